@@ -20,12 +20,14 @@ constexpr std::int64_t kVectorBytes = 64;  // that a kernel reads at once
 
 /// Where the parts of a workspace begin, in bytes.
 struct Places {
-  std::int64_t depth, x, tail, rooms, room, sums, end;
+  std::int64_t depth, x, cells, tail, rooms, room, sums, end;
 
   Places(const BitmapView& w, Direction direction, DType dtype, std::int64_t m, std::int64_t threads) {
     const auto lines = [](std::int64_t bytes) { return core::round_up(bytes, kAlign); };
     depth = core::round_up(direction == Direction::forward ? w.cols : w.rows, kBitmapVector);
-    x = 0, tail = m * depth * kCellBytes;
+    x = 0, cells = m * depth * kCellBytes;
+    const bool by_tokens = direction == Direction::forward && bitmap_by_tokens(m);
+    tail = cells + (by_tokens ? core::round_up(m, kLineCells) * depth * kCellBytes : 0);
     rooms = tail + lines(w.cols * static_cast<std::int64_t>(size_of(dtype)) + 2 * kVectorBytes);
     sums = std::min(m, kBitmapTokens) * bitmap_dx_cols(m) * kCellBytes;
     room = direction == Direction::dx ? 2 * sums + lines(w.rows * kCellBytes) : 0;
@@ -39,6 +41,27 @@ std::int64_t tasks_for(const BitmapView& w, std::int64_t m, const Executor& exec
   constexpr double kExpandTokens = 3;
   const double products = static_cast<double>(w.rows * w.cols) * (static_cast<double>(m) + kExpandTokens);
   return tasks_of(products / kTaskProducts, executor);
+}
+
+/// Lays out x by tokens, at `cells`. Tasks take some columns of 16 tokens.
+void transpose(const BitmapOps& ops, const MatmulArgs& args, const Places& places, std::int64_t tasks,
+               const Executor& executor) {
+  constexpr std::int64_t kColumns = 512;  // cells of a task
+  const std::int64_t depth = places.depth * ops.x_bytes / kCellBytes;
+  const std::int64_t groups = core::ceil_div(args.m, kLineCells), parts = core::ceil_div(depth, kColumns);
+  const auto* const x = reinterpret_cast<const float*>(args.workspace);
+  auto* const cells = reinterpret_cast<float*>(args.workspace + places.cells);
+  Claims claims;
+  runtime::parallel_tasks(executor, std::min(tasks, groups * parts), [&](std::int64_t) {
+    for (std::int64_t item; (item = claims.take()) < groups * parts;) {
+      const std::int64_t token = item / parts * kLineCells, begin = item % parts * kColumns;
+      const std::int64_t of_pass = token / kBitmapTokens * kBitmapTokens;
+      const std::int64_t width = core::round_up(std::min(kBitmapTokens, args.m - of_pass), kLineCells);
+      ops.by_tokens(x + token * depth + begin, depth, std::min(kLineCells, args.m - token),
+                    std::min(kColumns, depth - begin),
+                    cells + of_pass * depth + begin * width + (token - of_pass), width);
+    }
+  });
 }
 
 /// The first row that a vector which is read at the end of it would leave, and a copy of the values from it
@@ -80,7 +103,14 @@ void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& 
   });
   const std::byte* tail_values = nullptr;
   const std::int64_t tail = copy_tail(args, w, args.workspace + places.tail, &tail_values);
-  const BitmapJob job{args, w, x, places.depth, finite.load(), tail, tail_values};
+  const bool by_tokens = forward && ops.by_tokens != nullptr && bitmap_by_tokens(args.m) && finite.load();
+  if (by_tokens) transpose(ops, args, places, tasks, executor);
+  const float* const cells =
+      by_tokens ? reinterpret_cast<const float*>(args.workspace + places.cells) : nullptr;
+  constexpr std::int64_t kNearBytes = std::int64_t{1} << 19;  // half of 1 MiB of L2
+  const std::int64_t fit = kNearBytes / (places.depth * ops.x_bytes) / kBitmapTokens * kBitmapTokens;
+  const std::int64_t at_once = std::clamp(fit, kBitmapTokens, kBitmapMostTokens);
+  const BitmapJob job{args, w, x, places.depth, cells, at_once, finite.load(), tail, tail_values};
   if (forward) {
     const std::int64_t units = core::ceil_div(w.rows, kBitmapRows);
     const std::int64_t parts = tasks == 1 ? 1 : std::min({units, kPartsOfTask * tasks, Parts::kMost});

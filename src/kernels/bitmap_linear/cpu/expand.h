@@ -17,6 +17,13 @@ namespace sparseloom::kernels::cpu {
 inline constexpr std::int64_t kBitmapTokens = 64;
 /// Up to this many tokens, forward multiplies expanded vectors out of registers.
 inline constexpr std::int64_t kBitmapFewTokens = 4;
+/// Passes for which forward by AVX-512 expands W once, with tokens in the lanes.
+inline constexpr std::int64_t kBitmapMostTokens = 4 * kBitmapTokens;
+/// Whether it has them there: cycles of a Zen 5 for 32 columns are 5 + .52 a lane, with columns in the lanes
+/// 4.6 + .61 a token.
+inline constexpr bool bitmap_by_tokens(std::int64_t m) {
+  return m >= 27 && 6 * ((m + kLineCells - 1) / kLineCells * kLineCells) <= 7 * m;
+}
 /// Elements of W that dX expands into L1 at once; 16 KB.
 inline constexpr std::int64_t kBitmapExpanded = 4096;
 /// Rows of forward's work items are cut at multiples of this, columns of dX's at the other.
@@ -33,7 +40,11 @@ struct BitmapJob {
   BitmapView w;
   const void* x;          // forward: X, dX: dY, [m][x_stride] as BitmapOps::prepare wrote it
   std::int64_t x_stride;  // elements, a multiple of kBitmapVector
-  bool finite;            // all of x
+  // x in cells of 4 bytes, [x_stride elements as cells][tokens] for each kBitmapTokens tokens; those of the
+  // last ones are rounded up to whole vectors. Null: the tokens are few, or the kernel has no such forward.
+  const float* cells;
+  std::int64_t tokens_at_once;  // whole passes whose x stays in L2
+  bool finite;                  // all of x
   // A vector may be read past the end of a row. From row `tail` on, the values are read from a copy that has
   // room behind it; tail_values is where element 0 of all values would be.
   std::int64_t tail;
@@ -57,6 +68,10 @@ struct BitmapOps {
   void (*forward)(const BitmapJob& job, std::int64_t begin, std::int64_t end);
   /// Computes the inputs' gradients [begin, end); begin is a multiple of kBitmapCols. Null: there is no dX.
   void (*dx)(const BitmapJob& job, std::int64_t begin, std::int64_t end, const BitmapRoom& room);
+  /// to [cells][to_stride] = the cells of up to kLineCells rows of x [tokens][x_stride], with zeros behind
+  /// them; `cells` is a multiple of kLineCells. Null: forward has columns in the lanes however many tokens.
+  void (*by_tokens)(const float* x, std::int64_t x_stride, std::int64_t tokens, std::int64_t cells, float* to,
+                    std::int64_t to_stride);
 };
 
 std::size_t bitmap_workspace(const BitmapView& w, Direction direction, DType dtype, std::int64_t m,

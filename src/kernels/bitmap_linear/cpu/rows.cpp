@@ -26,32 +26,57 @@ struct Method {
   const char* name;
   Isa needs;
   const cpu::BitmapOps* ops;
-  double lanes;  // of a vector; for avx512_bitmap what an Emerald Rapids gains over avx2_bitmap: 1.4, not 2
-  Costs few, many;  // forward
+  double lanes;  // of a vector
+  Costs few, many, few_dx, many_dx;
   bool (*takes)(DType);
 };
 
 constexpr bool takes_floats(DType dtype) { return size_of(dtype) <= 4 && !is_scaled(dtype); }
 
-// avx2_bitmap's costs, and all of dX, are fitted to a Zen 3, those of pairs and quads to a Zen 5; the log has
-// the measurements.
+// avx2_bitmap's costs are fitted to a Zen 3, those of AVX-512 to a Zen 5; the log has the measurements.
 constexpr Isa kPairs = Isa::avx512_bf16 | Isa::avx512_vbmi2, kQuads = Isa::avx512_vnni | Isa::avx512_vbmi2;
-constexpr Costs kFew{1.7, 0.95}, kMany{3.2, 0.83}, kFewDx{8, 1.3}, kManyDx{9, 0.95};
 constexpr Method kMethods[] = {
     {"avx512bf16_bitmap",
      kPairs,
      &cpu::kBitmapPairs,
      32,
      {2.9, 1.5},
-     {4.6, 0.72},
+     {4.8, 0.6},
+     {4, 0.5},
+     {4.5, 0.68},
      [](DType dtype) { return dtype == DType::bf16; }},
-    {"avx512_bitmap", Isa::avx512, &cpu::kBitmapAvx512, 11.2, kFew, kMany, takes_floats},
-    {"avx2_bitmap", Isa::avx2, &cpu::kBitmapAvx2, 8, kFew, kMany, takes_floats},
+    {"avx512_bitmap",
+     Isa::avx512,
+     &cpu::kBitmapAvx512,
+     16,
+     {2.8, 0.6},
+     {3.4, 0.6},
+     {3.2, 0.78},
+     {5.8, 0.68},
+     takes_floats},
+    {"avx2_bitmap",
+     Isa::avx2,
+     &cpu::kBitmapAvx2,
+     8,
+     {1.7, 0.95},
+     {3.2, 0.83},
+     {8, 1.3},
+     {9, 0.95},
+     takes_floats},
 };
 constexpr Method kScaledMethod{
-    "avx512vnni_bitmap", kQuads, &cpu::kBitmapQuads, 64, {4.2, 1.1}, {5, 1.05}, [](DType dtype) {
+    "avx512vnni_bitmap", kQuads, &cpu::kBitmapQuads, 64, {4.2, 1.1}, {5, 1.05}, {}, {}, [](DType dtype) {
       return dtype == DType::i8;
     }};
+
+/// How many times a Zen 5's cycles this machine takes: avx512_bitmap gained 1.4 over avx2_bitmap on an
+/// Emerald Rapids, which AMX tells, and 2.6 on a Zen 5. A Zen 4 halves vectors, which its rates tell.
+double slower(const Method& method, const plan::Machine& machine) {
+  if (&method != &kMethods[1]) return 1;
+  if (machine.isa.has(Isa::amx)) return 1.9;
+  const MachineRates& rates = machine.rates;
+  return rates.f32_avx512 > 0 ? std::max(1.0, 2 * rates.f32_avx2 / rates.f32_avx512) : 1;
+}
 
 double cycles(const Method& method, const LinearProblem& p) {
   const bool forward = p.direction == Direction::forward;
@@ -59,20 +84,21 @@ double cycles(const Method& method, const LinearProblem& p) {
                cols = static_cast<double>(p.cols);
   const bool few = p.m <= cpu::kBitmapFewTokens;
   const double passes = std::ceil(m / static_cast<double>(few ? cpu::kBitmapFewTokens : cpu::kBitmapTokens));
-  const Costs costs = forward ? (few ? method.few : method.many) : (few ? kFewDx : kManyDx);
+  const Costs costs = forward ? (few ? method.few : method.many) : (few ? method.few_dx : method.many_dx);
   const double in = forward ? cols : rows, out = forward ? rows : cols;
   return rows * cols / method.lanes * (passes * costs.expand + m * costs.product) + m * (0.5 * in + 2 * out);
 }
 
-double predict_us(const Method& method, const LinearProblem& p, const MachineRates& rates) {
+double predict_us(const Method& method, const LinearProblem& p, const plan::Machine& machine) {
+  const MachineRates& rates = machine.rates;
   constexpr double kFlopsPerCycle = 32, kMemoryShareOfCopy = 0.2, kResidentBytes = 16e6;
   constexpr double kCallUs = 1, kForkUs = 5, kWorthUs = 5;
   const double cycle_us = 1e6 * kFlopsPerCycle / (rates.f32_avx2 > 0 ? rates.f32_avx2 : 100e9);
   const double bytes = static_cast<double>(p.stored) * static_cast<double>(size_of(p.dtype)) +
                        static_cast<double>(p.rows * p.cols) / 8;
   const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
-  const double us =
-      std::max(cycle_us * cycles(method, p), 1e6 * std::max(0.0, bytes - kResidentBytes) / memory);
+  const double us = std::max(cycle_us * slower(method, machine) * cycles(method, p),
+                             1e6 * std::max(0.0, bytes - kResidentBytes) / memory);
   const double tasks = std::clamp(us / kWorthUs, 1.0, static_cast<double>(std::max(1, p.threads)));
   return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);
 }
@@ -103,7 +129,7 @@ Row<V> row() {
                           Proposals<V>& out) -> Refusal {
     if (const Refusal refusal = refuse(method, p, machine)) return refusal;
     out.add({{},
-             predict_us(method, p, machine.rates),
+             predict_us(method, p, machine),
              cpu::bitmap_workspace(sizes_of(p), p.direction, p.dtype, p.m, p.threads)});
     return {};
   };

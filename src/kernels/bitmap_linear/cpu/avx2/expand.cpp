@@ -77,6 +77,8 @@ namespace {
 // clang-format off
 #include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/lanes-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/cells-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/tokens-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/dx-inl.h"
 // clang-format on
@@ -88,14 +90,21 @@ void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
     default: return forward_expand<Lanes<float>>(job, begin, end);
   }
 }
+void dx_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, const cpu::BitmapRoom& room) {
+  switch (job.args.dtype) {
+    case DType::f16: return dx_expand<Lanes<cpu::F16>>(job, begin, end, room);
+    case DType::bf16: return dx_expand<Lanes<cpu::Bf16>>(job, begin, end, room);
+    default: return dx_expand<Lanes<float>>(job, begin, end, room);
+  }
+}
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs bitmap_runs{"avx2_bitmap"};
 
-const BitmapOps kBitmapAvx2{&bitmap_runs, sizeof(float), avx2::widen_bitmap, avx2::forward_bitmap,
-                            avx2::dx_bitmap};
+const BitmapOps kBitmapAvx2{&bitmap_runs,         sizeof(float),   avx2::widen_bitmap,
+                            avx2::forward_bitmap, avx2::dx_bitmap, nullptr};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -24,19 +24,11 @@ namespace {
 #include "kernels/shared/cpu/avx512/vector.h"
 #include "kernels/shared/cpu/avx512/expand-inl.h"
 #include "kernels/shared/cpu/chain-inl.h"
-// clang-format on
-
-[[gnu::always_inline]] inline Vec masked(Vec x, unsigned bits) {
-  return _mm512_maskz_mov_ps(static_cast<__mmask16>(bits), x);
-}
-template <class T>
-[[gnu::always_inline]] inline Vec expanded(const T* p, unsigned bits) {
-  return _mm512_castsi512_ps(expanded_words(static_cast<__mmask16>(bits), _mm512_castps_si512(widen(p))));
-}
-
-// clang-format off
+#include "kernels/bitmap_linear/cpu/avx512/expanded-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/lanes-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/cells-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/tokens-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/dx-inl.h"
 // clang-format on
@@ -48,14 +40,21 @@ void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
     default: return forward_expand<Lanes<float>>(job, begin, end);
   }
 }
+void dx_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, const cpu::BitmapRoom& room) {
+  switch (job.args.dtype) {
+    case DType::f16: return dx_expand<Lanes<cpu::F16>>(job, begin, end, room);
+    case DType::bf16: return dx_expand<Lanes<cpu::Bf16>>(job, begin, end, room);
+    default: return dx_expand<Lanes<float>>(job, begin, end, room);
+  }
+}
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs bitmap_runs{"avx512_bitmap"};
 
-const BitmapOps kBitmapAvx512{&bitmap_runs, sizeof(float), avx512::widen_bitmap, avx512::forward_bitmap,
-                              avx512::dx_bitmap};
+const BitmapOps kBitmapAvx512{&bitmap_runs,           sizeof(float),     avx512::widen_bitmap,
+                              avx512::forward_bitmap, avx512::dx_bitmap, avx512::transpose_cells};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

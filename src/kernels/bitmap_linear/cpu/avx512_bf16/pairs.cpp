@@ -22,14 +22,18 @@ namespace {
 #include "kernels/shared/cpu/avx512/vector.h"
 #include "kernels/shared/cpu/avx512/expand-inl.h"
 #include "kernels/shared/cpu/chain-inl.h"
+#include "kernels/bitmap_linear/cpu/avx512/expanded-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/cells-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/tokens-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/dx-inl.h"
 // clang-format on
 
 struct Pairs : Floats {
   using Value = cpu::Bf16;
   using X = cpu::Bf16;
-  static constexpr int kColumns = 32;
+  static constexpr int kColumns = 32, kCellRows = 2;
   [[gnu::always_inline]] static Vec weights(const Value* p, unsigned bits) {
     return _mm512_castsi512_ps(expanded_halves(bits, _mm512_loadu_si512(p)));
   }
@@ -38,6 +42,43 @@ struct Pairs : Floats {
   }
   [[gnu::always_inline]] static Vec step(Vec sums, Vec x, Vec w) {
     return _mm512_dpbf16_ps(sums, (__m512bh)(x), (__m512bh)(w));  // casts of vector types keep the bits
+  }
+  [[gnu::always_inline]] static Vec splat_one(const X* dy) {
+    return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(std::uint32_t{dy->bits} << 16)));
+  }
+  // Two rows (of which the second may be missing, null) from vector `first` of sixteen columns on, as cells.
+  [[gnu::always_inline]] static void expand_pair(const std::uint8_t* upper, const std::uint8_t* lower,
+                                                 std::int64_t bytes, const Value*& above, const Value*& below,
+                                                 std::int64_t first, std::int64_t vectors, float* to) {
+    const __m512i columns =
+        _mm512_cvtepu16_epi32(_mm256_set_epi16(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+    // word 2 c of a cell comes from the upper row, word 2 c + 1 from the lower one, whose words begin at 32
+    const __m512i left =
+        _mm512_or_si512(columns, _mm512_slli_epi32(_mm512_add_epi32(columns, _mm512_set1_epi32(32)), 16));
+    const __m512i right = _mm512_add_epi16(left, _mm512_set1_epi16(16));
+    const Value *a = above, *b = lower == nullptr ? above : below;
+    const auto expand = [&](std::int64_t i, unsigned here, unsigned next) __attribute__((always_inline)) {
+      const __m512i w = expanded_halves(here, _mm512_loadu_si512(a)),
+                    v = expanded_halves(next, _mm512_loadu_si512(b));
+      _mm512_storeu_si512(to + i * kColumns, _mm512_permutex2var_epi16(w, left, v));
+      _mm512_storeu_si512(to + i * kColumns + kLanes, _mm512_permutex2var_epi16(w, right, v));
+      a += std::popcount(here);
+      b += std::popcount(next);
+    };
+    const std::int64_t begin = first * kLanes / kColumns, count = vectors * kLanes / kColumns;
+    const std::int64_t whole = std::min(count, bytes * 8 / kColumns - begin);
+    if (lower == nullptr) {
+      for (std::int64_t i = 0; i < whole; ++i) expand(i, bits_of<kColumns>(upper, begin + i), 0);
+      if (whole < count) expand(whole, last_bits_of<kColumns>(upper, begin + whole, bytes), 0);
+      above = a;
+      return;
+    }
+    for (std::int64_t i = 0; i < whole; ++i)
+      expand(i, bits_of<kColumns>(upper, begin + i), bits_of<kColumns>(lower, begin + i));
+    if (whole < count)
+      expand(whole, last_bits_of<kColumns>(upper, begin + whole, bytes),
+             last_bits_of<kColumns>(lower, begin + whole, bytes));
+    above = a, below = b;
   }
 };
 
@@ -59,14 +100,21 @@ bool copy_bitmap(DType, const void* from, std::int64_t n, std::int64_t room, voi
 void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end) {
   forward_expand<Pairs>(job, begin, end);
 }
+void dx_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, const cpu::BitmapRoom& room) {
+  dx_expand<Pairs>(job, begin, end, room);
+}
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 
 namespace sparseloom::kernels::cpu {
 static constinit Runs bitmap_runs{"avx512bf16_bitmap"};
 
-const BitmapOps kBitmapPairs{&bitmap_runs, sizeof(Bf16), avx512_bf16_vbmi2::copy_bitmap,
-                             avx512_bf16_vbmi2::forward_bitmap, nullptr};
+const BitmapOps kBitmapPairs{&bitmap_runs,
+                             sizeof(Bf16),
+                             avx512_bf16_vbmi2::copy_bitmap,
+                             avx512_bf16_vbmi2::forward_bitmap,
+                             avx512_bf16_vbmi2::dx_bitmap,
+                             avx512_bf16_vbmi2::transpose_cells};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -25,6 +25,8 @@ namespace {
 #include "kernels/shared/cpu/avx512/expand-inl.h"
 #include "kernels/shared/cpu/chain-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/expand-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/cells-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/tokens-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
 // clang-format on
 
@@ -36,7 +38,7 @@ struct Quads {
   using Value = std::int8_t;
   using X = std::uint8_t;
   static constexpr int kColumns = 64;
-  static constexpr bool kOffset = true, kFinite = true;
+  static constexpr bool kOffset = true, kFinite = true, kByTokens = false;
   using V = __m512i;
   [[gnu::always_inline]] static V none() { return _mm512_setzero_si512(); }
   [[gnu::always_inline]] static V load(const void* p) { return _mm512_loadu_si512(p); }
@@ -79,8 +81,12 @@ void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
 namespace sparseloom::kernels::cpu {
 static constinit Runs bitmap_runs{"avx512vnni_bitmap"};
 
-const BitmapOps kBitmapQuads{&bitmap_runs, sizeof(std::uint8_t), avx512_vnni_vbmi2::shift_bitmap,
-                             avx512_vnni_vbmi2::forward_bitmap, nullptr};
+const BitmapOps kBitmapQuads{&bitmap_runs,
+                             sizeof(std::uint8_t),
+                             avx512_vnni_vbmi2::shift_bitmap,
+                             avx512_vnni_vbmi2::forward_bitmap,
+                             nullptr,
+                             nullptr};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

@@ -1,44 +1,14 @@
-// dX of the expand kernels, in fp32. Included after expand-inl.h.
+// dX of the expand kernels. Included after cells-inl.h. A cell of W holds kCellRows elements of a column, one
+// row below the other, and a cell of dY those of as many rows. Besides what expand-inl.h asks of a Way:
+//   kCellRows        1 in fp32, 2 in bf16
+//   splat_one(dy)    one element of dY as prepared, in all fp32 lanes
+//   expand_pair(...) with two rows: expand_row() of both, into cells
 
-// sums [tokens][cols] += dy of `rows` rows (kTokens tokens, x_stride apart) w [rows][cols].
-template <int kTokens, int kVectors>
-[[gnu::always_inline]] inline void add_rows(const float* w, std::int64_t rows, std::int64_t cols,
-                                            const float* dy, std::int64_t dy_stride, float* sums) {
-  std::int64_t c = 0;
-  const auto add = [&](auto vectors) __attribute__((always_inline)) {
-    constexpr int kHere = decltype(vectors)::value;
-    Vec acc[kTokens][kHere];
-    unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
-      unroll<kHere>(SPARSELOOM_UNROLLED(v) {
-        acc[t.value][v.value] = load(sums + t.value * cols + c + v.value * kLanes);
-      });
-    });
-    for (std::int64_t r = 0; r < rows; ++r) {
-      Vec weights[kHere];
-      unroll<kHere>(SPARSELOOM_UNROLLED(v) { weights[v.value] = load(w + r * cols + c + v.value * kLanes); });
-      unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
-        const Vec gradient = splat(dy + t.value * dy_stride + r);
-        unroll<kHere>(SPARSELOOM_UNROLLED(v) {
-          acc[t.value][v.value] = fma(acc[t.value][v.value], weights[v.value], gradient);
-        });
-      });
-    }
-    unroll<kTokens>(SPARSELOOM_UNROLLED(t) {
-      unroll<kHere>(SPARSELOOM_UNROLLED(v) {
-        store(sums + t.value * cols + c + v.value * kLanes, acc[t.value][v.value]);
-      });
-    });
-    c += kHere * kLanes;
-  };
-  while (c + kVectors * kLanes <= cols) add(std::integral_constant<int, kVectors>{});
-  while (c < cols) add(std::integral_constant<int, 1>{});
-}
-
-// The same where dy is not finite: it must not reach columns where a row stores nothing.
-template <class T>
-void add_masked_row(const std::uint8_t* bits, std::int64_t bytes, const T*& p, std::int64_t first,
-                    std::int64_t vectors, const float* dy, std::int64_t dy_stride, std::int64_t tokens,
-                    float* sums) {
+// sums += dy of one row w, where dy is not finite: it must not reach columns where a row stores nothing.
+template <class Way>
+void add_masked_row(const std::uint8_t* bits, std::int64_t bytes, const typename Way::Value*& p,
+                    std::int64_t first, std::int64_t vectors, const typename Way::X* dy,
+                    std::int64_t dy_stride, std::int64_t tokens, float* sums) {
   for (std::int64_t i = 0; i < vectors; ++i) {
     const unsigned here = (first + i + 1) * kLanes <= 8 * bytes
                               ? bits_of<kLanes>(bits, first + i)
@@ -47,7 +17,7 @@ void add_masked_row(const std::uint8_t* bits, std::int64_t bytes, const T*& p, s
     p += std::popcount(here);
     for (std::int64_t t = 0; t < tokens; ++t) {
       float* const at = sums + (t * vectors + i) * kLanes;
-      store(at, fma(load(at), masked(splat(dy + t * dy_stride), here), w));
+      store(at, fma(load(at), masked(Way::splat_one(dy + t * dy_stride), here), w));
     }
   }
 }
@@ -61,16 +31,20 @@ inline void move_sums(float* sums, float* whole, std::int64_t size, bool first) 
 
 // The gradients of `tokens` tokens from `token` on at `vectors` vectors of columns; room.next has the values'
 // places at the first column, and then those behind the last.
-template <class T>
+template <class Way>
 void dx_chunk(const cpu::BitmapJob& job, std::int64_t token, std::int64_t tokens, std::int64_t first,
               std::int64_t vectors, const cpu::BitmapRoom& room) {
+  using T = typename Way::Value;
+  constexpr std::int64_t kRows = Way::kCellRows;
   alignas(64) float panel[cpu::kBitmapExpanded];
   const std::int64_t bytes = job.w.row_bytes(), cols = vectors * kLanes, size = tokens * cols;
   // A power of two: after how many rows sums are set aside must not depend on the columns of an item.
   const auto room_of = static_cast<std::uint64_t>(cpu::kBitmapExpanded / cols);
   const auto at_once =
-      std::min<std::int64_t>(kLongestChain, static_cast<std::int64_t>(std::bit_floor(room_of)));
-  const float* const dy = static_cast<const float*>(job.x) + token * job.x_stride;
+      std::min<std::int64_t>(kLongestChain, kRows * static_cast<std::int64_t>(std::bit_floor(room_of)));
+  const std::int64_t dy_cells = job.x_stride / kRows;
+  const auto* const dy = static_cast<const typename Way::X*>(job.x) + token * job.x_stride;
+  const auto* const cells = static_cast<const float*>(job.x) + token * dy_cells;
   std::fill_n(room.sums, size, 0.0f);
   bool begun = false;
   for (std::int64_t row = 0; row < job.w.rows; row += at_once) {
@@ -79,21 +53,30 @@ void dx_chunk(const cpu::BitmapJob& job, std::int64_t token, std::int64_t tokens
       move_sums(room.sums, room.whole, size, !begun);
       begun = true;
     }
-    for (std::int64_t r = row; r < row + rows; ++r) {
+    for (std::int64_t r = row; r < row + rows;) {
       const T* p = values_of<T>(job, r) + room.next[r];
-      if (job.finite)
-        expand_row<Lanes<T>>(job.w.bits + r * bytes, bytes, p, first, vectors, panel + (r - row) * cols,
-                             nullptr);
-      else
-        add_masked_row(job.w.bits + r * bytes, bytes, p, first, vectors, dy + r, job.x_stride, tokens,
-                       room.sums);
+      const std::uint8_t* const bits = job.w.bits + r * bytes;
+      float* const to = panel + (r - row) / kRows * cols;
+      bool both = false;  // r and the row after it
+      if (!job.finite) {
+        add_masked_row<Way>(bits, bytes, p, first, vectors, dy + r, job.x_stride, tokens, room.sums);
+      } else if constexpr (kRows == 2) {
+        both = r + 1 < row + rows;
+        const T* second = both ? values_of<T>(job, r + 1) + room.next[r + 1] : nullptr;
+        Way::expand_pair(bits, both ? bits + bytes : nullptr, bytes, p, second, first, vectors, to);
+        if (both) room.next[r + 1] = static_cast<std::int32_t>(second - values_of<T>(job, r + 1));
+      } else {
+        expand_row<Way>(bits, bytes, p, first, vectors, to, nullptr);
+      }
       room.next[r] = static_cast<std::int32_t>(p - values_of<T>(job, r));
+      r += both ? 2 : 1;
     }
     if (!job.finite) continue;
     std::int64_t t = 0;
     const auto add = [&](auto few, auto wide) __attribute__((always_inline)) {
-      add_rows<decltype(few)::value, decltype(wide)::value>(panel, rows, cols, dy + t * job.x_stride + row,
-                                                            job.x_stride, room.sums + t * cols);
+      add_cells<Way, Chain::whole, decltype(few)::value, decltype(wide)::value>(
+          panel, (rows + kRows - 1) / kRows, cols, cells + t * dy_cells + row / kRows, dy_cells,
+          room.sums + t * cols, cols);
       t += decltype(few)::value;
     };
     while (t + 4 <= tokens)
@@ -106,8 +89,9 @@ void dx_chunk(const cpu::BitmapJob& job, std::int64_t token, std::int64_t tokens
   }
 }
 
-template <class T>
+template <class Way>
 void dx_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, const cpu::BitmapRoom& room) {
+  using T = typename Way::Value;
   const BitmapView& w = job.w;
   const std::int64_t wide = cpu::bitmap_dx_cols(job.args.m);
   for (std::int64_t token = 0; token < job.args.m; token += cpu::kBitmapTokens) {
@@ -123,8 +107,10 @@ void dx_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, 
       room.next[row] = before;
     }
     for (std::int64_t col = begin; col < end; col += wide) {
-      const std::int64_t cols = std::min(wide, end - col), vectors = vectors_of<kLanes>(cols);
-      dx_chunk<T>(job, token, tokens, col / kLanes, vectors, room);
+      const std::int64_t cols = std::min(wide, end - col);
+      // of two rows a vector of values is two vectors of cells
+      const std::int64_t vectors = vectors_of<Way::kColumns>(cols) * (Way::kColumns / kLanes);
+      dx_chunk<Way>(job, token, tokens, col / kLanes, vectors, room);
       for (std::int64_t t = 0; t < tokens; ++t) {
         T* const out = static_cast<T*>(job.args.out) + (token + t) * job.args.out_stride + col;
         const float* const sums = room.sums + t * vectors * kLanes;
@@ -135,14 +121,3 @@ void dx_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, 
     }
   }
 }
-
-#define SPARSELOOM_BY_DTYPE(dtype, function, ...)              \
-  switch (dtype) {                                             \
-    case DType::f16: return function<cpu::F16>(__VA_ARGS__);   \
-    case DType::bf16: return function<cpu::Bf16>(__VA_ARGS__); \
-    default: return function<float>(__VA_ARGS__);              \
-  }
-void dx_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, const cpu::BitmapRoom& room) {
-  SPARSELOOM_BY_DTYPE(job.args.dtype, dx_expand, job, begin, end, room)
-}
-#undef SPARSELOOM_BY_DTYPE

@@ -5,6 +5,7 @@
 //   kColumns        columns of a vector
 //   kOffset         x is offset by 128, and 128 times the sum of each row is subtracted: int8 (VPDPBUSD)
 //   kFinite         x is finite by its type
+//   kByTokens       forward of many tokens may have them in the lanes (tokens-inl.h)
 //   none(), load(p), store(p, v), weights(p, bits), kept(x, bits), step(sum, x, w), add(sum, sum)
 //   total(sum, offset)  the sum over a vector's lanes, less that of `offset`, the sums of the row's 128 w
 //   totals(sums, offset)  those of a vector of sums
@@ -14,7 +15,7 @@
 [[gnu::always_inline]] inline void store_cells(void* p, Vec v) { store(static_cast<cpu::Cell*>(p), v); }
 struct Floats {
   using V = Vec;
-  static constexpr bool kOffset = false, kFinite = false;
+  static constexpr bool kOffset = false, kFinite = false, kByTokens = kLanes == 16;
   [[gnu::always_inline]] static V none() { return zero(); }
   [[gnu::always_inline]] static V load(const void* p) { return load_cells(p); }
   [[gnu::always_inline]] static void store(void* p, V v) { store_cells(p, v); }

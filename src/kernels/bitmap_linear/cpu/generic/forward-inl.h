@@ -1,4 +1,4 @@
-// Forward of the expand kernels. Included after expand-inl.h.
+// Forward of the expand kernels. Included after tokens-inl.h.
 
 // Sums of one row for kTokens tokens from x on. kMasked: zeros must not be multiplied with x.
 template <class Way, int kTokens, bool kMasked>
@@ -156,15 +156,32 @@ inline void scale_tokens(const MatmulArgs& args, std::int64_t token, std::int64_
     for (std::int64_t t = 0; t < tokens; ++t) tile[r * stride + t] *= factors[t];
 }
 
+// The outputs [row, row + rows) of `tokens` tokens from `token` on, of which tile [rows][stride] has the
+// sums.
+inline void finish_tile(const MatmulArgs& args, std::int64_t token, std::int64_t tokens, std::int64_t row,
+                        std::int64_t rows, const float* factors, float* tile, std::int64_t stride) {
+  const DType dtype = is_scaled(args.dtype) ? args.out_dtype : args.dtype;
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  if (args.a_scale != nullptr) scale_tokens(args, token, tokens, rows, tile, stride);
+  const auto at = [&](const void* matrix, std::int64_t row_stride) {
+    return matrix == nullptr ? nullptr
+                             : static_cast<const std::byte*>(matrix) + (token * row_stride + row) * size;
+  };
+  cpu::write_tile({tile, stride, tokens, rows, dtype, args.activation,
+                   args.bias == nullptr ? nullptr : static_cast<const std::byte*>(args.bias) + row * size,
+                   static_cast<std::byte*>(args.out) + (token * args.out_stride + row) * size,
+                   args.out_stride, factors, at(args.residual, args.residual_stride), args.residual_stride});
+}
+
 template <class Way>
 void forward_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end) {
   const MatmulArgs& args = job.args;
-  const bool many = job.finite && args.m > cpu::kBitmapFewTokens;
-  const std::int64_t pass = many ? cpu::kBitmapTokens : cpu::kBitmapFewTokens;
+  const bool many = job.finite && args.m > cpu::kBitmapFewTokens, by_tokens = many && job.cells != nullptr;
+  const std::int64_t pass = by_tokens ? job.tokens_at_once
+                            : many    ? cpu::kBitmapTokens
+                                      : cpu::kBitmapFewTokens;
   const std::int64_t stride = many ? cpu::kBitmapTokens : kLanes;
-  const DType dtype = is_scaled(args.dtype) ? args.out_dtype : args.dtype;
-  const auto size = static_cast<std::int64_t>(size_of(dtype));
-  alignas(64) float tile[cpu::kBitmapRows * cpu::kBitmapTokens], room[cpu::kBitmapRows];
+  alignas(64) float tile[cpu::kBitmapRows * cpu::kBitmapMostTokens], room[cpu::kBitmapRows];
   std::fill_n(tile, cpu::kBitmapRows * cpu::kBitmapTokens, 0.0f);
   for (std::int64_t row = begin; row < end; row += cpu::kBitmapRows) {
     const std::int64_t rows = std::min(cpu::kBitmapRows, end - row);
@@ -172,6 +189,14 @@ void forward_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
     for (std::int64_t token = 0; token < args.m; token += pass) {
       const std::int64_t tokens = std::min(pass, args.m - token);
       const auto* const x = static_cast<const typename Way::X*>(job.x) + token * job.x_stride;
+      if constexpr (Way::kByTokens)
+        if (by_tokens) {
+          rows_by_tokens<Way>(job, token, tokens, row, rows, tile);
+          for (std::int64_t t = 0; t < tokens; t += cpu::kBitmapTokens)
+            finish_tile(args, token + t, std::min(cpu::kBitmapTokens, tokens - t), row, rows, factors,
+                        tile + t / cpu::kBitmapTokens * kTokensTile, stride);
+          continue;
+        }
       if (many)
         for (std::int64_t r = 0; r < rows; r += kPanelRows)
           rows_of_many<Way>(job, x, tokens, row + r, std::min<std::int64_t>(kPanelRows, rows - r),
@@ -180,16 +205,7 @@ void forward_expand(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
         rows_of_few<Way, false>(job, x, tokens, row, rows, tile, stride);
       else if constexpr (!Way::kFinite)
         rows_of_few<Way, true>(job, x, tokens, row, rows, tile, stride);
-      if (args.a_scale != nullptr) scale_tokens(args, token, tokens, rows, tile, stride);
-      const auto at = [&](const void* matrix, std::int64_t row_stride) {
-        return matrix == nullptr ? nullptr
-                                 : static_cast<const std::byte*>(matrix) + (token * row_stride + row) * size;
-      };
-      cpu::write_tile({tile, stride, tokens, rows, dtype, args.activation,
-                       args.bias == nullptr ? nullptr : static_cast<const std::byte*>(args.bias) + row * size,
-                       static_cast<std::byte*>(args.out) + (token * args.out_stride + row) * size,
-                       args.out_stride, factors, at(args.residual, args.residual_stride),
-                       args.residual_stride});
+      finish_tile(args, token, tokens, row, rows, factors, tile, stride);
     }
   }
 }

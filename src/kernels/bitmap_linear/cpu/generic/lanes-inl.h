@@ -4,10 +4,11 @@ template <class T>
 struct Lanes : Floats {
   using Value = T;
   using X = float;
-  static constexpr int kColumns = kLanes;
+  static constexpr int kColumns = kLanes, kCellRows = 1;
   [[gnu::always_inline]] static Vec weights(const T* p, unsigned bits) { return expanded(p, bits); }
   [[gnu::always_inline]] static Vec kept(Vec x, unsigned bits) { return masked(x, bits); }
   [[gnu::always_inline]] static Vec step(Vec sums, Vec x, Vec w) { return fma(sums, x, w); }
+  [[gnu::always_inline]] static Vec splat_one(const float* dy) { return splat(dy); }
 };
 
 template <class T>
