@@ -73,6 +73,18 @@ Tensor dx(const Tensor& dy, const Tensor& values, const Tensor& bits, const Tens
   return dx_of<BitmapLinear>(op, dy, grad, stored, w, -1, row, strict);
 }
 
+Tensor dw(const Tensor& dy, const Tensor& x, const Tensor& bits, const Tensor& crow, std::int64_t stored,
+          std::int64_t row, bool strict) {
+  constexpr const char* op = "bitmap_dw";
+  require_cpu(op, "dy", dy), require_cpu(op, "x", x);
+  const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
+  const BitmapView w = view_of(op, bits, crow, input.view.cols);
+  if (stored != w.stored)
+    core::fail(op, "stored = " + std::to_string(w.stored) + ", as the bits say", std::to_string(stored),
+               "pass the index of this weight");
+  return dw_of<BitmapLinear>(op, dy, grad, x, input, {w.stored}, w, row, strict);
+}
+
 Tensor pack(const Tensor& dense, const Tensor& bits, const Tensor& crow, std::int64_t stored) {
   constexpr const char* op = "bitmap_pack";
   require_cpu(op, "dense", dense);
@@ -162,6 +174,7 @@ SPARSELOOM_TORCH_LIBRARY_IMPL(CPU, m) {
   using namespace sparseloom::binding;
   m.impl("bitmap_linear", TORCH_BOX(&linear));
   m.impl("bitmap_dx", TORCH_BOX(&dx));
+  m.impl("bitmap_dw", TORCH_BOX(&dw));
   m.impl("bitmap_pack", TORCH_BOX(&pack));
   m.impl("bitmap_unpack", TORCH_BOX(&unpack));
   m.impl("bitmap_scaled_linear", TORCH_BOX(&scaled_linear));

@@ -131,6 +131,10 @@ SPARSELOOM_TORCH_LIBRARY(m) {
       "bitmap_dx(Tensor dy, Tensor values, Tensor bits, Tensor crow, SymInt cols, int row=-1, bool "
       "strict=False) "
       "-> Tensor");
+  m.def(
+      "bitmap_dw(Tensor dy, Tensor x, Tensor bits, Tensor crow, SymInt stored, int row=-1, bool "
+      "strict=False) "
+      "-> Tensor");
   m.def("bitmap_pack(Tensor dense, Tensor bits, Tensor crow, SymInt stored) -> Tensor");
   m.def("bitmap_unpack(Tensor values, Tensor bits, Tensor crow, SymInt cols) -> Tensor");
   // int8 or float8 values, with the scales of bsr_scaled_linear.

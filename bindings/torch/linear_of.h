@@ -87,6 +87,28 @@ Tensor dx_of(const char* op, const Tensor& dy, const Matrix& grad, const Tensor&
   return out;
 }
 
+/// dY^T X at the stored elements, in the shape of the values; dy and x as matrices. Throws Error for features
+/// that are not the weight's, and for another number of tokens.
+template <class V, class View>
+Tensor dw_of(const char* op, const Tensor& dy, const Matrix& grad, const Tensor& x, const Matrix& input,
+             const std::vector<std::int64_t>& values, const View& w, std::int64_t row, bool strict) {
+  require_same_dtype(op, grad.view.dtype, "x", x);
+  require_outputs(op, dy, grad, w.rows), require_inputs(op, x, input, w.cols);
+  if (grad.view.rows != input.view.rows)
+    core::fail(op, "dy and x of the same tokens", shape_of(dy) + " and " + shape_of(x),
+               "pass the gradient and the input of one call");
+  typename V::Problem problem = V::describe(w, Direction::dw, grad.view.dtype, grad.view.rows);
+  problem.strict = strict;
+  const Tensor out = new_like(op, dy, values);
+  if (out.numel() == 0) return out;
+  MatmulArgs args;
+  args.a = grad.view.data, args.a_stride = grad.view.stride;
+  args.b = input.view.data, args.b_stride = input.view.stride;
+  args.out = out.mutable_data_ptr();
+  run<V>(op, problem, args, w, -1, row);
+  return out;
+}
+
 /// The answer of the operator plan for a weight of which `w` has the sizes alone.
 template <class V, class View>
 std::string plan_of(const PlanCall& call, const View& w) {

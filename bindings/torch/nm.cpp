@@ -210,22 +210,7 @@ Tensor dw_nmg(const Tensor& dy, const Tensor& x, const Tensor& order, std::int64
   require_cpu(op, "dy", dy), require_cpu(op, "x", x);
   const Matrix grad = matrix_of(op, "dy", dy), input = matrix_of(op, "x", x);
   const NmgIndex index = valid_nmg(op, order, rows, cols, n, m, g);
-  require_same_dtype(op, grad.view.dtype, "x", x);
-  require_outputs(op, dy, grad, rows), require_inputs(op, x, input, cols);
-  if (grad.view.rows != input.view.rows)
-    core::fail(op, "dy and x of the same tokens", shape_of(dy) + " and " + shape_of(x),
-               "pass the gradient and the input of one call");
-  NmgLinear::Problem problem =
-      NmgLinear::describe(index.view, Direction::dw, grad.view.dtype, grad.view.rows);
-  problem.strict = strict;
-  const Tensor out = new_like(op, dy, index.values());
-  if (out.numel() == 0) return out;
-  MatmulArgs args;
-  args.a = grad.view.data, args.a_stride = grad.view.stride;
-  args.b = input.view.data, args.b_stride = input.view.stride;
-  args.out = out.mutable_data_ptr();
-  run<NmgLinear>(op, problem, args, index.view, -1, row);
-  return out;
+  return dw_of<NmgLinear>(op, dy, grad, x, input, index.values(), index.view, row, strict);
 }
 
 std::string plan(const PlanCall& call) {

@@ -68,6 +68,7 @@ void enter_own_rows() {
     for (const AttentionRow& row : attention_cuda_rows()) plan::add_row(plan::any_row<Attention>(row));
     plan::add_row(plan::any_row<Attention>(attention_last));
     for (const Row<BitmapLinear>& row : bitmap_cpu_rows()) plan::add_row(plan::any_row<BitmapLinear>(row));
+    plan::add_row(plan::any_row<BitmapLinear>(kBitmapDenseDw));
     for (const Row<BitmapScaled>& row : bitmap_scaled_cpu_rows())
       plan::add_row(plan::any_row<BitmapScaled>(row));
     for (const Row<TilesLinear>& row : tiles_cuda_rows()) plan::add_row(plan::any_row<TilesLinear>(row));

@@ -246,6 +246,7 @@ def calls() -> dict[str, list[Any]]:
         "tiles_table": [tile_kinds, ROWS, COLS, 64],
         "bitmap_linear": [x, elements, bits, starts, bias, 1, residual],
         "bitmap_dx": [dy, elements, bits, starts, COLS],
+        "bitmap_dw": [dy, x, bits, starts, elements.numel()],
         "bitmap_pack": [dense, bits, starts, elements.numel()],
         "bitmap_unpack": [elements, bits, starts, COLS],
         "bitmap_scaled_linear": [

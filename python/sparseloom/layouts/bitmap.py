@@ -146,7 +146,7 @@ class Bitmap(Entries):
             return super().dw(dy, x)
         if differentiated(dy) or differentiated(x):
             return multiply(dy, x, None, OfDw(self))
-        return Layout.dw(self, dy, x)
+        return bitmap.dw(dy, x, self.bits, self.bounds(), self.stored, self.strict)
 
     def plan(
         self, m: int, direction: str, dtype: torch.dtype, bias: bool,
@@ -154,8 +154,6 @@ class Bitmap(Entries):
     ) -> dict[str, Any]:  # fmt: skip
         if self.bits.is_cuda:
             return super().plan(m, direction, dtype, bias, activation, residual)
-        if direction == "dw":
-            return self.dense_plan(m, direction, dtype, bias)
         problem = direction, dtype, m, (self.rows, self.cols, self.stored), bias
         return bitmap.plan(*problem, strict=self.strict, activation=activation, residual=residual)
 

@@ -6,6 +6,7 @@ W [rows, cols] is given by ``values`` [stored], ``bits`` uint8 [rows, ceil(cols 
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from .plans import asked, dtype_name, planned_dtype
 from .transforms import differentiated
 
 _LINEAR = operators.overload("bitmap_linear")
-_DX = operators.overload("bitmap_dx")
+_DX, _DW = operators.overload("bitmap_dx"), operators.overload("bitmap_dw")
 _PACK, _UNPACK = operators.overload("bitmap_pack"), operators.overload("bitmap_unpack")
 _SCALED_LINEAR = operators.overload("bitmap_scaled_linear")
 
@@ -41,6 +42,14 @@ def dx(
     """Returns dY W as [..., cols] of dy [..., rows]."""
     result: Tensor = run(_DX, dy, values, bits, crow, cols, row_of(kernel), strict)
     return result
+
+
+def dw(
+    dy: Tensor, x: Tensor, bits: Tensor, crow: Tensor, stored: int, strict: bool = False, kernel: str = ""
+) -> Tensor:
+    """Returns the ``stored`` elements of dY^T X, of dy [tokens, rows] and x [tokens, cols]."""
+    gradient: Tensor = run(_DW, dy, x, bits, crow, stored, row_of(kernel), strict)
+    return gradient
 
 
 def pack(dense: Tensor, bits: Tensor, crow: Tensor, stored: int) -> Tensor:
@@ -139,3 +148,22 @@ def _bitmap_dx_fake(
     dy: Tensor, values: Tensor, bits: Tensor, crow: Tensor, cols: int, *rest: Any, **named: Any
 ) -> Tensor:
     return dy.new_empty((*dy.shape[:-1], cols))
+
+
+def _dw_flops(
+    dy: flops.Shape,
+    x: flops.Shape,
+    bits: flops.Shape,
+    crow: flops.Shape,
+    stored: int,
+    *rest: Any,
+    **named: Any,
+) -> int:
+    return 2 * stored * prod(dy[:-1])
+
+
+@fake("bitmap_dw", _dw_flops)
+def _bitmap_dw_fake(
+    dy: Tensor, x: Tensor, bits: Tensor, crow: Tensor, stored: int, *rest: Any, **named: Any
+) -> Tensor:
+    return dy.new_empty(stored)

@@ -12,6 +12,9 @@ namespace sparseloom::kernels {
 /// Empty on other machines than x86-64.
 std::span<const Row<BitmapLinear>> bitmap_cpu_rows();
 
+/// dW on any machine.
+extern const Row<BitmapLinear> kBitmapDenseDw;
+
 /// All rows of the CPU, `expand` and `reference` among them.
 std::span<const Row<BitmapScaled>> bitmap_scaled_cpu_rows();
 

@@ -74,7 +74,7 @@ void check(const CsrCase& c) {
 
 TEST(BitmapProducts, AreAccurateForEverySize) {
   for (DType dtype : {DType::f32, DType::f16, DType::bf16})
-    for (Direction direction : {Direction::forward, Direction::dx})
+    for (Direction direction : {Direction::forward, Direction::dx, Direction::dw})
       for (auto [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 4}, {7, 1}, {37, 130}, {120, 37}})
         for (std::int64_t m : {1, 2, 3, 8, 17, 32, 70, 333}) check({dtype, m, rows, cols, direction});
 }

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/bitmap_linear/cpu/dw.h"
 #include "kernels/bitmap_linear/cpu/expand.h"
 #include "kernels/generic/scaled_rows.h"
 #include "plan/machine.h"
+#include "sparseloom/generic/reference.h"
 
 namespace sparseloom::kernels {
 namespace {
@@ -26,8 +28,9 @@ struct Method {
   const char* name;
   Isa needs;
   const cpu::BitmapOps* ops;
-  double lanes;  // of a vector
-  Costs few, many, few_dx, many_dx;
+  const cpu::BitmapDwOps* dw;  // or null
+  double lanes;                // of a vector
+  Costs few, many, few_dx, many_dx, of_dw;
   bool (*takes)(DType);
 };
 
@@ -39,35 +42,48 @@ constexpr Method kMethods[] = {
     {"avx512bf16_bitmap",
      kPairs,
      &cpu::kBitmapPairs,
+     &cpu::kBitmapDwPairs,
      32,
      {2.9, 1.5},
      {4.8, 0.6},
      {4, 0.5},
      {4.5, 0.68},
+     {7, 0.45},
      [](DType dtype) { return dtype == DType::bf16; }},
     {"avx512_bitmap",
      Isa::avx512,
      &cpu::kBitmapAvx512,
+     &cpu::kBitmapDwAvx512,
      16,
      {2.8, 0.6},
      {3.4, 0.6},
      {3.2, 0.78},
      {5.8, 0.68},
+     {4.6, 0.5},
      takes_floats},
     {"avx2_bitmap",
      Isa::avx2,
      &cpu::kBitmapAvx2,
+     nullptr,
      8,
      {1.7, 0.95},
      {3.2, 0.83},
      {8, 1.3},
      {9, 0.95},
+     {},
      takes_floats},
 };
-constexpr Method kScaledMethod{
-    "avx512vnni_bitmap", kQuads, &cpu::kBitmapQuads, 64, {4.2, 1.1}, {5, 1.05}, {}, {}, [](DType dtype) {
-      return dtype == DType::i8;
-    }};
+constexpr Method kScaledMethod{"avx512vnni_bitmap",
+                               kQuads,
+                               &cpu::kBitmapQuads,
+                               nullptr,
+                               64,
+                               {4.2, 1.1},
+                               {5, 1.05},
+                               {},
+                               {},
+                               {},
+                               [](DType dtype) { return dtype == DType::i8; }};
 
 /// How many times a Zen 5's cycles this machine takes: avx512_bitmap gained 1.4 over avx2_bitmap on an
 /// Emerald Rapids, which AMX tells, and 2.6 on a Zen 5. A Zen 4 halves vectors, which its rates tell.
@@ -82,6 +98,8 @@ double cycles(const Method& method, const LinearProblem& p) {
   const bool forward = p.direction == Direction::forward;
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols);
+  if (p.direction == Direction::dw)
+    return rows * cols / method.lanes * (method.of_dw.expand + m * method.of_dw.product) + m * (rows + cols);
   const bool few = p.m <= cpu::kBitmapFewTokens;
   const double passes = std::ceil(m / static_cast<double>(few ? cpu::kBitmapFewTokens : cpu::kBitmapTokens));
   const Costs costs = forward ? (few ? method.few : method.many) : (few ? method.few_dx : method.many_dx);
@@ -116,8 +134,9 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
   if (!machine.isa.has(method.needs))
     return {"needs {}, the machine (or SPARSELOOM_ISA) allows {}", runtime::name_of(method.needs),
             runtime::name_of(machine.isa)};
-  if (p.direction != Direction::forward && method.ops->dx == nullptr) return "supports forward only";
-  if (p.direction == Direction::dw) return "supports forward and dx only";
+  if (p.direction == Direction::dx && method.ops->dx == nullptr) return "supports forward only";
+  if (p.direction == Direction::dw && method.dw == nullptr) return "supports forward and dx only";
+  if (p.direction == Direction::dw && p.m > cpu::kBitmapDwTokens) return "multiplies up to 256 tokens for dw";
   if (!method.takes(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   return {};
@@ -130,12 +149,19 @@ Row<V> row() {
     if (const Refusal refusal = refuse(method, p, machine)) return refusal;
     out.add({{},
              predict_us(method, p, machine),
-             cpu::bitmap_workspace(sizes_of(p), p.direction, p.dtype, p.m, p.threads)});
+             p.direction == Direction::dw
+                 ? cpu::bitmap_dw_workspace(*method.dw, sizes_of(p), p.m)
+                 : cpu::bitmap_workspace(sizes_of(p), p.direction, p.dtype, p.m, p.threads)});
     return {};
   };
   const auto launch = [](const typename V::Args& args, const typename V::Schedule&,
                          const Executor& executor) {
-    cpu::run_bitmap(*method.ops, args.product, args.view, executor);
+    if (args.product.direction != Direction::dw)
+      cpu::run_bitmap(*method.ops, args.product, args.view, executor);
+    else if (args.product.accumulate)
+      generic::dw<Bitmap>(args.product, args.view, executor);
+    else
+      cpu::run_bitmap_dw(*method.dw, args.product, args.view, executor);
     return 0;
   };
   return {method.name, Placement::cpu, propose, launch};

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/bitmap_linear/cpu/dw.h"
 #include "kernels/bitmap_linear/cpu/expand.h"
 #include "kernels/shared/cpu/cell.h"
 #include "kernels/shared/cpu/intrinsics.h"
@@ -28,6 +29,7 @@ namespace {
 #include "kernels/bitmap_linear/cpu/generic/tokens-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/forward-inl.h"
 #include "kernels/bitmap_linear/cpu/generic/dx-inl.h"
+#include "kernels/bitmap_linear/cpu/generic/dw-inl.h"
 // clang-format on
 
 struct Pairs : Floats {
@@ -103,6 +105,41 @@ void forward_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t 
 void dx_bitmap(const cpu::BitmapJob& job, std::int64_t begin, std::int64_t end, const cpu::BitmapRoom& room) {
   dx_expand<Pairs>(job, begin, end, room);
 }
+
+struct DwPairs : Pairs {
+  [[gnu::always_inline]] static Vec cells(const Value* token, const Value* next, std::int64_t n) {
+    const auto words = [n](const Value* from) __attribute__((always_inline)) {
+      return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), from));
+    };
+    const __m512i upper = words(token);
+    if (next == nullptr) return _mm512_castsi512_ps(upper);
+    return _mm512_castsi512_ps(_mm512_or_si512(upper, _mm512_slli_epi32(words(next), 16)));
+  }
+  [[gnu::always_inline]] static Value* keep(Value* to, const Value* end, const float* sums,
+                                            std::uint64_t bits) {
+    for (int v = 0; v < cpu::kBitmapDwCols / kColumns; ++v, bits >>= kColumns, sums += kColumns) {
+      const auto here = static_cast<__mmask32>(bits);
+      const auto rounded = (__m512i)_mm512_cvtne2ps_pbh(Floats::load(sums + kLanes), Floats::load(sums));
+      const int stored = std::popcount(here);
+      const __m512i kept = compressed_halves(here, rounded);
+      if (end - to >= kColumns)
+        _mm512_storeu_si512(to, kept);
+      else
+        _mm512_mask_storeu_epi16(to, static_cast<__mmask32>((std::uint64_t{1} << stored) - 1), kept);
+      to += stored;
+    }
+    return to;
+  }
+};
+void dw_x_bitmap(const cpu::BitmapDwJob& job, std::int64_t begin, std::int64_t end) {
+  prepare_dw_x<DwPairs>(job, begin, end);
+}
+void dw_dy_bitmap(const cpu::BitmapDwJob& job, std::int64_t begin, std::int64_t end) {
+  prepare_dw_dy<DwPairs>(job, begin, end);
+}
+void dw_rows_bitmap(const cpu::BitmapDwJob& job, std::int64_t begin, std::int64_t end) {
+  dw_rows<DwPairs>(job, begin, end);
+}
 }  // namespace
 #include "kernels/shared/cpu/end.h"
 
@@ -115,6 +152,8 @@ const BitmapOps kBitmapPairs{&bitmap_runs,
                              avx512_bf16_vbmi2::forward_bitmap,
                              avx512_bf16_vbmi2::dx_bitmap,
                              avx512_bf16_vbmi2::transpose_cells};
+const BitmapDwOps kBitmapDwPairs{&bitmap_runs, 2, avx512_bf16_vbmi2::dw_x_bitmap,
+                                 avx512_bf16_vbmi2::dw_dy_bitmap, avx512_bf16_vbmi2::dw_rows_bitmap};
 }  // namespace sparseloom::kernels::cpu
 
 #endif

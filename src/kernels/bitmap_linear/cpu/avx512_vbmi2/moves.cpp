@@ -25,9 +25,7 @@ struct Halves {
     _mm512_mask_storeu_epi16(p, mask, v);
   }
   [[gnu::always_inline]] static __m512i expand(Mask bits, __m512i v) { return expanded_halves(bits, v); }
-  [[gnu::always_inline]] static __m512i compress(Mask bits, __m512i v) {
-    return _mm512_maskz_compress_epi16(bits, v);
-  }
+  [[gnu::always_inline]] static __m512i compress(Mask bits, __m512i v) { return compressed_halves(bits, v); }
 };
 struct Words {
   using Mask = __mmask16;
@@ -40,9 +38,7 @@ struct Words {
     _mm512_mask_storeu_epi32(p, mask, v);
   }
   [[gnu::always_inline]] static __m512i expand(Mask bits, __m512i v) { return expanded_words(bits, v); }
-  [[gnu::always_inline]] static __m512i compress(Mask bits, __m512i v) {
-    return _mm512_maskz_compress_epi32(bits, v);
-  }
+  [[gnu::always_inline]] static __m512i compress(Mask bits, __m512i v) { return compressed_words(bits, v); }
 };
 
 // The lowest n lanes, at most all of them.

@@ -2,8 +2,8 @@
 // fp32 or two bf16, which Way::step multiplies with a cell of the same elements of the other operand.
 
 // Whether a sum's additions are one chain, as where `steps` depends on how items were cut, or those of a call
-// are added up first, which is more precise.
-enum class Chain : bool { whole, of_call };
+// are added up first, which is more precise. `only` writes what there is no sum for yet.
+enum class Chain { whole, of_call, only };
 
 // sums [kOuter][cols] += a of `steps` cells (kOuter rows of them, a_stride apart) b [steps][cols].
 template <class Way, Chain kChain, int kOuter, int kVectors>
@@ -35,7 +35,7 @@ template <class Way, Chain kChain, int kOuter, int kVectors>
     unroll<kOuter>(SPARSELOOM_UNROLLED(o) {
       unroll<kHere>(SPARSELOOM_UNROLLED(v) {
         float* const at = sums + o.value * sums_stride + c + v.value * kLanes;
-        store(at, kChain == Chain::whole ? acc[o.value][v.value] : load(at) + acc[o.value][v.value]);
+        store(at, kChain == Chain::of_call ? load(at) + acc[o.value][v.value] : acc[o.value][v.value]);
       });
     });
     c += kHere * kLanes;

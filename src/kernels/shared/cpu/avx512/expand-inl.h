@@ -21,3 +21,14 @@
   asm("vpxord %0, %0, %0\n\tvpexpandb %1, %0%{%2%}%{z%}" : "=&v"(spread) : "v"(values), "Yk"(bits));
   return spread;
 }
+// The other way: the values whose bits are set, with zeros behind them.
+[[gnu::always_inline]] inline __m512i compressed_words(__mmask16 bits, __m512i values) {
+  __m512i kept;
+  asm("vpxord %0, %0, %0\n\tvpcompressd %1, %0%{%2%}%{z%}" : "=&v"(kept) : "v"(values), "Yk"(bits));
+  return kept;
+}
+[[gnu::always_inline]] inline __m512i compressed_halves(__mmask32 bits, __m512i values) {
+  __m512i kept;
+  asm("vpxord %0, %0, %0\n\tvpcompressw %1, %0%{%2%}%{z%}" : "=&v"(kept) : "v"(values), "Yk"(bits));
+  return kept;
+}
