@@ -92,7 +92,7 @@ Tensor dx_of(const char* op, const Tensor& dy, const Matrix& grad, const Tensor&
 template <class V, class View>
 Tensor dw_of(const char* op, const Tensor& dy, const Matrix& grad, const Tensor& x, const Matrix& input,
              const std::vector<std::int64_t>& values, const View& w, std::int64_t row, bool strict) {
-  require_same_dtype(op, grad.view.dtype, "x", x);
+  require_same_dtype(op, input.view.dtype, "dy", dy);
   require_outputs(op, dy, grad, w.rows), require_inputs(op, x, input, w.cols);
   if (grad.view.rows != input.view.rows)
     core::fail(op, "dy and x of the same tokens", shape_of(dy) + " and " + shape_of(x),

@@ -23,7 +23,7 @@ _COPIED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Bitmap(Entries):
     """Single elements anywhere, for weights of which half to a tenth is stored. At half, the weight takes .56
     of a dense one in 16 bits, and products of few tokens read that much less. On the CPU, forward and dX read
-    it packed and multiply it as a dense weight; dW is a dense product, of which the stored elements are kept.
+    it packed and multiply it as a dense weight; of dW's dense sums the stored elements are kept.
     On a GPU, the products are those of ``Csr``, whose index is then made beside the bits.
 
     ``bits`` is uint8 [rows, ceil(cols / 8)]: bit c % 8 (of value 1 << c % 8) of byte c // 8 says whether the

@@ -11,6 +11,9 @@
 
 namespace sparseloom::kernels::generic {
 
+inline constexpr const char* kDenseDwCaveat =
+    "dY^T X is multiplied whole in every call, and the stored elements are kept";
+
 /// Why the row cannot run, or its prediction: `packed_ns` for keeping an element, `rows` of D at once.
 template <class V>
 Refusal propose_dense_dw(const LinearProblem& p, double packed_ns, std::int64_t rows, Proposals<V>& out) {

@@ -2,11 +2,14 @@
 // fp64. The operands and the answers are those of the CSR weight with the same elements.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backwards.h"
 #include "kernels/csr_case.h"
+#include "kernels/long_sums.h"
 #include "sparseloom/bitmap_linear.h"
 
 namespace sparseloom {
@@ -84,6 +87,27 @@ TEST(BitmapProducts, AreAccurateWhereSumsAreLong) {
     for (Direction direction : {Direction::forward, Direction::dx})
       check({DType::f32, m, direction == Direction::forward ? 2 : 16384,
              direction == Direction::forward ? 65536 : 70, direction});
+}
+
+TEST(BitmapProducts, AddUpInShortChains) {
+  CsrInstance instance({DType::f32, 64, 2, 65536, Direction::forward});
+  const std::int64_t full = 1, begin = instance.crow[full];
+  for (std::int64_t t = 0; t < instance.a.rows; ++t)
+    for (std::int64_t i = 0; i < instance.a.cols; ++i) instance.a.set(t, i, std::abs(instance.a.at(t, i)));
+  for (std::int64_t i = 0; i < instance.w.stored; ++i)
+    instance.values.set(0, i, std::abs(instance.values.at(0, i)));
+  const Bits bits(instance.w);
+  for (const Candidate& each :
+       BitmapLinear::plan(problem_of(instance, bits.w), Executor::serial())->candidates) {
+    if (!each.refusal.empty()) continue;
+    const Matrix out = run(instance, bits.w, each.kernel, Executor::serial());
+    testing::LongSums sums;
+    for (std::int64_t t = 0; t < out.rows; ++t)
+      sums.add(out.at(t, full), instance.a.cols, [&](std::int64_t i) {
+        return std::pair<double, double>{instance.a.at(t, i), instance.values.at(0, begin + i)};
+      });
+    sums.expect_short_chains(each.kernel);
+  }
 }
 
 TEST(BitmapProducts, HaveAnEpilogue) {

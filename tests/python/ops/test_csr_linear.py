@@ -158,11 +158,13 @@ def test_nan_reaches_the_outputs_that_store_its_column_alone():
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("tokens", [1, 5, 40])
+@pytest.mark.parametrize("cols", [61, 33])
 def test_nan_stays_in_its_element_in_every_product_of_every_kernel(
-    cls: type[Csr] | type[Bitmap], tokens: int, dtype: torch.dtype
+    cls: type[Csr] | type[Bitmap], tokens: int, dtype: torch.dtype, cols: int
 ):
-    """Rows of all lengths from 0 to 30, whose neighbours a kernel may read along."""
-    weight = torch.tril(weight_of(61, 61, 0.7, dtype))
+    """Rows of all lengths from 0 to 30, whose neighbours a kernel may read along. 33 columns are a vector and
+    the beginning of another one."""
+    weight = torch.tril(weight_of(61, cols, 0.7, dtype))
     products = Products(weight, tokens, cls=cls)
     kept, last = weight != 0, tokens - 1
     begin = int(products.layout.csr()[0][40])

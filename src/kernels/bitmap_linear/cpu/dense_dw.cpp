@@ -58,6 +58,6 @@ int launch(const BitmapLinear::Args& args, const BitmapLinear::Schedule&, const 
 
 }  // namespace
 
-const Row<BitmapLinear> kBitmapDenseDw{"dense_dw", Placement::cpu, propose, launch, generic::kDenseCaveat};
+const Row<BitmapLinear> kBitmapDenseDw{"dense_dw", Placement::cpu, propose, launch, generic::kDenseDwCaveat};
 
 }  // namespace sparseloom::kernels

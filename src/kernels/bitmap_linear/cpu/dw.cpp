@@ -15,7 +15,8 @@ namespace sparseloom::kernels::cpu {
 namespace {
 
 struct Sizes {
-  std::int64_t steps, dy_stride, x, dy;  // bytes of x and dy
+  std::int64_t steps, dy_stride;  // of BitmapDwJob
+  std::int64_t x, dy;             // bytes
 
   Sizes(const BitmapDwOps& ops, const BitmapView& w, std::int64_t m)
       : steps(core::ceil_div(m, ops.tokens_of_cell)),

@@ -22,12 +22,13 @@ constexpr std::int64_t kVectorBytes = 64;  // that a kernel reads at once
 struct Places {
   std::int64_t depth, x, cells, tail, rooms, room, sums, end;
 
-  Places(const BitmapView& w, Direction direction, DType dtype, std::int64_t m, std::int64_t threads) {
+  Places(const BitmapOps& ops, const BitmapView& w, Direction direction, DType dtype, std::int64_t m,
+         std::int64_t threads) {
     const auto lines = [](std::int64_t bytes) { return core::round_up(bytes, kAlign); };
     depth = core::round_up(direction == Direction::forward ? w.cols : w.rows, kBitmapVector);
     x = 0, cells = m * depth * kCellBytes;
-    const bool by_tokens = direction == Direction::forward && bitmap_by_tokens(m);
-    tail = cells + (by_tokens ? core::round_up(m, kLineCells) * depth * kCellBytes : 0);
+    const bool by_tokens = direction == Direction::forward && ops.by_tokens != nullptr && bitmap_by_tokens(m);
+    tail = cells + (by_tokens ? core::round_up(m, kLineCells) * depth * ops.x_bytes : 0);
     rooms = tail + lines(w.cols * static_cast<std::int64_t>(size_of(dtype)) + 2 * kVectorBytes);
     sums = std::min(m, kBitmapTokens) * bitmap_dx_cols(m) * kCellBytes;
     room = direction == Direction::dx ? 2 * sums + lines(w.rows * kCellBytes) : 0;
@@ -80,15 +81,15 @@ std::int64_t copy_tail(const MatmulArgs& args, const BitmapView& w, std::byte* c
 
 }  // namespace
 
-std::size_t bitmap_workspace(const BitmapView& w, Direction direction, DType dtype, std::int64_t m,
-                             std::int64_t threads) {
-  return static_cast<std::size_t>(Places(w, direction, dtype, m, threads).end);
+std::size_t bitmap_workspace(const BitmapOps& ops, const BitmapView& w, Direction direction, DType dtype,
+                             std::int64_t m, std::int64_t threads) {
+  return static_cast<std::size_t>(Places(ops, w, direction, dtype, m, threads).end);
 }
 
 void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
   ops.runs->add();
   const bool forward = args.direction == Direction::forward;
-  const Places places(w, args.direction, args.dtype, args.m, std::max(1, executor.num_threads));
+  const Places places(ops, w, args.direction, args.dtype, args.m, std::max(1, executor.num_threads));
   const std::int64_t tasks = tasks_for(w, args.m, executor), depth = forward ? w.cols : w.rows;
   std::byte* const x = args.workspace;
   std::atomic<bool> finite{true};

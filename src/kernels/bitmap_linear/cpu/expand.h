@@ -13,16 +13,16 @@
 
 namespace sparseloom::kernels::cpu {
 
-/// Tokens of a pass, for which W is expanded once.
+/// Tokens of a pass, for which W is expanded once, or with tokens in the lanes once for several passes.
 inline constexpr std::int64_t kBitmapTokens = 64;
 /// Up to this many tokens, forward multiplies expanded vectors out of registers.
 inline constexpr std::int64_t kBitmapFewTokens = 4;
 /// Passes for which forward by AVX-512 expands W once, with tokens in the lanes.
 inline constexpr std::int64_t kBitmapMostTokens = 4 * kBitmapTokens;
-/// Whether it has them there: cycles of a Zen 5 for 32 columns are 5 + .52 a lane, with columns in the lanes
-/// 4.6 + .61 a token.
+/// Whether it has them there: enough of them, which nearly fill vectors. Cycles of a Zen 5 for 32 columns are
+/// 5 + .52 a lane, with columns in the lanes 4.6 + .61 a token.
 inline constexpr bool bitmap_by_tokens(std::int64_t m) {
-  return m >= 27 && 6 * ((m + kLineCells - 1) / kLineCells * kLineCells) <= 7 * m;
+  return m >= 28 && 6 * ((m + kLineCells - 1) / kLineCells * kLineCells) <= 7 * m;
 }
 /// Elements of W that dX expands into L1 at once; 16 KB.
 inline constexpr std::int64_t kBitmapExpanded = 4096;
@@ -74,11 +74,11 @@ struct BitmapOps {
                     std::int64_t to_stride);
 };
 
-std::size_t bitmap_workspace(const BitmapView& w, Direction direction, DType dtype, std::int64_t m,
-                             std::int64_t threads);
+std::size_t bitmap_workspace(const BitmapOps& ops, const BitmapView& w, Direction direction, DType dtype,
+                             std::int64_t m, std::int64_t threads);
 void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor);
 
-/// fp32, f16 and bf16, forward and dX; bf16 forward by VDPBF16PS; int8 forward by VPDPBUSD.
+/// fp32, f16 and bf16, forward and dX; both of bf16 by VDPBF16PS; int8 forward by VPDPBUSD.
 extern const BitmapOps kBitmapAvx2, kBitmapAvx512, kBitmapPairs, kBitmapQuads;
 
 }  // namespace sparseloom::kernels::cpu

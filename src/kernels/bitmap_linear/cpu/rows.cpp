@@ -32,6 +32,7 @@ struct Method {
   double lanes;                // of a vector
   Costs few, many, few_dx, many_dx, of_dw;
   bool (*takes)(DType);
+  double with_amx = 1;  // times that a CPU with AMX takes its cycles
 };
 
 constexpr bool takes_floats(DType dtype) { return size_of(dtype) <= 4 && !is_scaled(dtype); }
@@ -60,7 +61,8 @@ constexpr Method kMethods[] = {
      {3.2, 0.78},
      {5.8, 0.68},
      {4.6, 0.5},
-     takes_floats},
+     takes_floats,
+     1.9},
     {"avx2_bitmap",
      Isa::avx2,
      &cpu::kBitmapAvx2,
@@ -88,8 +90,8 @@ constexpr Method kScaledMethod{"avx512vnni_bitmap",
 /// How many times a Zen 5's cycles this machine takes: avx512_bitmap gained 1.4 over avx2_bitmap on an
 /// Emerald Rapids, which AMX tells, and 2.6 on a Zen 5. A Zen 4 halves vectors, which its rates tell.
 double slower(const Method& method, const plan::Machine& machine) {
-  if (&method != &kMethods[1]) return 1;
-  if (machine.isa.has(Isa::amx)) return 1.9;
+  if (method.with_amx == 1) return 1;
+  if (machine.isa.has(Isa::amx)) return method.with_amx;
   const MachineRates& rates = machine.rates;
   return rates.f32_avx512 > 0 ? std::max(1.0, 2 * rates.f32_avx2 / rates.f32_avx512) : 1;
 }
@@ -136,6 +138,7 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
             runtime::name_of(machine.isa)};
   if (p.direction == Direction::dx && method.ops->dx == nullptr) return "supports forward only";
   if (p.direction == Direction::dw && method.dw == nullptr) return "supports forward and dx only";
+  static_assert(cpu::kBitmapDwTokens == 256);
   if (p.direction == Direction::dw && p.m > cpu::kBitmapDwTokens) return "multiplies up to 256 tokens for dw";
   if (!method.takes(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
@@ -151,14 +154,14 @@ Row<V> row() {
              predict_us(method, p, machine),
              p.direction == Direction::dw
                  ? cpu::bitmap_dw_workspace(*method.dw, sizes_of(p), p.m)
-                 : cpu::bitmap_workspace(sizes_of(p), p.direction, p.dtype, p.m, p.threads)});
+                 : cpu::bitmap_workspace(*method.ops, sizes_of(p), p.direction, p.dtype, p.m, p.threads)});
     return {};
   };
   const auto launch = [](const typename V::Args& args, const typename V::Schedule&,
                          const Executor& executor) {
     if (args.product.direction != Direction::dw)
       cpu::run_bitmap(*method.ops, args.product, args.view, executor);
-    else if (args.product.accumulate)
+    else if (args.product.accumulate)  // no operator asks for it; the plan does not know of it
       generic::dw<Bitmap>(args.product, args.view, executor);
     else
       cpu::run_bitmap_dw(*method.dw, args.product, args.view, executor);

@@ -32,6 +32,6 @@ int launch(const NmgLinear::Args& args, const NmgLinear::Schedule&, const Execut
 
 }  // namespace
 
-const Row<NmgLinear> kNmgDenseDw{"dense_dw", Placement::cpu, propose, launch, generic::kDenseCaveat};
+const Row<NmgLinear> kNmgDenseDw{"dense_dw", Placement::cpu, propose, launch, generic::kDenseDwCaveat};
 
 }  // namespace sparseloom::kernels

@@ -5,7 +5,8 @@
 // are added up first, which is more precise. `only` writes what there is no sum for yet.
 enum class Chain { whole, of_call, only };
 
-// sums [kOuter][cols] += a of `steps` cells (kOuter rows of them, a_stride apart) b [steps][cols].
+// sums [kOuter][cols], sums_stride apart, += (for Chain::only =) a of `steps` cells (kOuter rows of them,
+// a_stride apart) b [steps][cols].
 template <class Way, Chain kChain, int kOuter, int kVectors>
 [[gnu::always_inline]] inline void add_cells(const float* b, std::int64_t steps, std::int64_t cols,
                                              const float* a, std::int64_t a_stride, float* sums,

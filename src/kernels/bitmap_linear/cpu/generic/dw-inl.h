@@ -1,8 +1,9 @@
 // dW by AVX-512. Included after cells-inl.h. Besides what expand-inl.h asks of a Way:
 //   kCellRows        tokens of a cell
 //   cells(a, b, n)   sixteen cells of n columns, at most all, of the tokens at a and b (null: zeros)
-//   keep(to, sums, bits)   writes the sums of 64 columns whose bits are set, and returns what lies behind
-//   them
+//   keep(to, end, sums, bits)  writes the sums of 64 columns whose bits are set, and returns what lies behind
+//                    them. Vectors that end before `end`, the row's, are written whole, since masked stores
+//                    take longer: the row's next panel writes again what lies behind the stored ones.
 
 static_assert(kLanes == cpu::kLineCells);
 

@@ -42,14 +42,14 @@ template <int kColumns>
   else
     return static_cast<unsigned>(bits);
 }
-// Those of a vector that the row's end may cut; 0 behind it. Loops over whole vectors must not call it: its
-// call, or the vector loop that compilers make of it, costs them their sums' registers.
+// Those of a vector that the row's end may cut, or that lies behind it; 0 behind it. Loops over whole vectors
+// must not call it: its call, or the vector loop that compilers make of it, costs them their sums' registers.
 template <int kColumns>
 [[gnu::noinline]] inline auto last_bits_of(const std::uint8_t* row, std::int64_t i, std::int64_t bytes) {
   std::uint64_t bits = 0;
   const std::int64_t first = i * kColumns / 8;
   std::memcpy(&bits, row + first,
-              static_cast<std::size_t>(std::min<std::int64_t>(kColumns / 8, bytes - first)));
+              static_cast<std::size_t>(std::clamp<std::int64_t>(bytes - first, 0, kColumns / 8)));
   return static_cast<decltype(bits_of<kColumns>(row, i))>(bits);
 }
 

@@ -33,10 +33,16 @@ void rows_by_tokens(const cpu::BitmapJob& job, std::int64_t token, std::int64_t 
   const std::int64_t depth = job.x_stride / kOfCell;
   const auto lanes_of = [](std::int64_t count) { return (count + kLanes - 1) / kLanes * kLanes; };
   const std::int64_t piece = kTokensPiece / lanes_of(std::min(tokens, cpu::kBitmapTokens)) / kCells;
+  // The sums of this many pieces, 2048 cells of full passes, are added up before they join the output's: one
+  // chain of all pieces of 65536 columns has 3.4 times the error of chains of 1024, with 8 pieces 1.3 times.
+  constexpr std::int64_t kPieces = 32;
+  alignas(64) float part[kTokensTile * cpu::kBitmapMostTokens / cpu::kBitmapTokens];
+  const std::int64_t sums_of_all = (tokens + cpu::kBitmapTokens - 1) / cpu::kBitmapTokens * kTokensTile;
   const typename Way::Value* next[cpu::kBitmapRows];
   for (std::int64_t r = 0; r < rows; ++r) next[r] = values_of<typename Way::Value>(job, row + r);
-  std::fill_n(out, (tokens + cpu::kBitmapTokens - 1) / cpu::kBitmapTokens * kTokensTile, 0.0f);
-  for (std::int64_t first = 0; first < vectors; first += piece) {
+  std::fill_n(out, sums_of_all, 0.0f);
+  std::fill_n(part, sums_of_all, 0.0f);
+  for (std::int64_t first = 0, pieces = 1; first < vectors; first += piece, ++pieces) {
     const std::int64_t here = std::min(piece, vectors - first);
     for (std::int64_t r = 0; r < rows; ++r)
       expand_row<Way>(job.w.bits + (row + r) * bytes, bytes, next[r], first, here,
@@ -44,7 +50,7 @@ void rows_by_tokens(const cpu::BitmapJob& job, std::int64_t token, std::int64_t 
     for (std::int64_t t = 0; t < tokens; t += cpu::kBitmapTokens) {
       const std::int64_t width = lanes_of(std::min(tokens - t, cpu::kBitmapTokens));
       const float* const b = job.cells + (token + t) * depth + first * kCells * width;
-      float* const sums = out + t / cpu::kBitmapTokens * kTokensTile;
+      float* const sums = part + t / cpu::kBitmapTokens * kTokensTile;
       const auto add = [&](auto outer, auto wide) __attribute__((always_inline)) {
         constexpr int kOuter = decltype(outer)::value, kVectors = decltype(wide)::value;
         std::int64_t r = 0;
@@ -64,6 +70,11 @@ void rows_by_tokens(const cpu::BitmapJob& job, std::int64_t token, std::int64_t 
         case 3: add(integral_constant<int, 8>{}, integral_constant<int, 3>{}); break;
         default: add(integral_constant<int, 4>{}, integral_constant<int, 4>{}); break;
       }
+    }
+    if (pieces % kPieces != 0 && first + piece < vectors) continue;
+    for (std::int64_t i = 0; i < sums_of_all; i += kLanes) {
+      store(out + i, load(out + i) + load(part + i));
+      store(part + i, zero());
     }
   }
 }
