@@ -25,6 +25,15 @@ inline void invert_orders(const std::int16_t* order, std::int64_t strips, std::i
 // Floats that a table of `size` needs room for.
 inline std::int64_t room_of_table(std::int64_t size) { return core::round_up(size, 2 * kLanes); }
 
+// Values that vectors may be read behind: a copy in `room`, unless their number fills whole vectors of a
+// table.
+template <class Number>
+[[gnu::always_inline]] inline const float* with_room(const Number* values, std::int64_t size, float* room) {
+  if (size % (2 * kLanes) == 0) return values;
+  std::copy_n(values, size, room);
+  return room;
+}
+
 // table[index] of `size` floats. A gather takes longer than four permutations of two registers each (Zen 5).
 [[gnu::always_inline]] inline Vec look_up(const float* table, std::int64_t size, __m512i index) {
   if (size > 8 * kLanes) return _mm512_i32gather_ps(index, table, sizeof(float));
@@ -60,8 +69,7 @@ struct FloatInputs {
     const std::int64_t chunk_rows = w.chunk_rows();
     for (std::int64_t strip = 0; strip < strips; ++strip, row += padded, weight += padded) {
       const float* values = widened_values(stored + strip * chunk_rows, chunk_rows, room);
-      if (sizeof(T) == sizeof(float) && chunk_rows % (2 * kLanes) != 0)  // nothing behind them may be read
-        values = std::copy_n(values, chunk_rows, room) - chunk_rows;
+      if (sizeof(T) == sizeof(float)) values = with_room(values, chunk_rows, room);  // they are W's own
       for (std::int64_t o = 0; o < chunk_rows; o += kLanes) {
         const SlotsOf of(inverse + strip * wide + o, w.g);
         write_entries(of.pattern, strip * w.m, look_up(values, chunk_rows, of.slot), row + o, weight + o);

@@ -1,5 +1,5 @@
 // Forward output by output by VDPBF16PS: rows of two inputs. Included inside the instruction set's region,
-// after outputs-inl.h.
+// after outputs-inl.h and outputs_unpack-inl.h.
 
 // Pairs of two places of a pattern (n of 2), or of a place of each of two strips (n of 1).
 struct PairInputs {
@@ -23,9 +23,8 @@ struct PairInputs {
                               float* weight, float* room) {
     const std::int64_t chunk_rows = w.chunk_rows();
     for (std::int64_t strip = 0; strip < strips; ++strip, row += padded, weight += padded) {
-      const auto* pairs = reinterpret_cast<const cpu::Cell*>(stored + 2 * strip * chunk_rows);
-      if (chunk_rows % (2 * kLanes) != 0)  // nothing behind them may be read
-        pairs = std::copy_n(pairs, chunk_rows, room) - chunk_rows;
+      const auto* const cells = reinterpret_cast<const cpu::Cell*>(stored + 2 * strip * chunk_rows);
+      const float* const pairs = with_room(cells, chunk_rows, room);
       for (std::int64_t o = 0; o < chunk_rows; o += kLanes) {
         const SlotsOf of(inverse + strip * wide + o, w.g);
         write_entries(of.pattern, strip * w.patterns, look_up(pairs, chunk_rows, of.slot), row + o,
