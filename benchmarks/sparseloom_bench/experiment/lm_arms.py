@@ -62,6 +62,9 @@ ARMS = {
     "mlp125-time": Arm("MLP .125, wider by dense's time", mlp=0.125, hidden=3, fits="hidden"),
     "all25-time": Arm("MLP and attention .25, wider by dense's time", 0.25, 0.25, 1.5, fits="width"),
     "all125-time": Arm("MLP and attention .125, wider by dense's time", 0.125, 0.125, 2, fits="width"),
+    "mlp25-time-scaled": Arm(
+        "MLP .25, wider by dense's time, rates by density", mlp=0.25, hidden=2, fits="hidden", power=1.0
+    ),
     # patterns
     "mlp25-ba": _WIDE._replace(text="Barabasi-Albert", pattern="barabasi-albert"),
     "mlp25-shuffle": _WIDE._replace(text="block-diagonal and shuffle", pattern="shuffle"),
