@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import statistics
 import time
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from sparseloom.sparsify import densities
 from . import corpus
 from .corpus import Corpus
 from .lm_arms import ARMS, METHODS, PRESETS, recipes, shape
-from .lm_decoder import Decoder
+from .lm_decoder import LAYERS, Decoder
 from .lm_prune import bits
 from .moves import Moves
 from .runs import Plan, Run
@@ -98,7 +99,7 @@ class Training(PartedTraining):
     def _adamw(self) -> torch.optim.Optimizer:
         """Returns the optimizer; matrices decay. Where blocks move it counts the steps of each."""
         groups: list[dict[str, Any]] = []
-        for group in densities.rates(self.net, self.run.rate, self.arm.power):
+        for group in self._rates():
             for decay, wanted in ((0.1, True), (0.0, False)):
                 some = [each for each in group["params"] if (each.dim() > 1) == wanted]
                 if some:
@@ -108,6 +109,16 @@ class Training(PartedTraining):
             return optim.AdamW(groups, self.run.rate, betas=(0.9, 0.95))
         fused = self.device.type == "cuda"
         return torch.optim.AdamW(groups, self.run.rate, betas=(0.9, 0.95), fused=fused)
+
+    def _rates(self) -> list[dict[str, Any]]:
+        if self.arm.mlp_rate == 1.0:
+            return densities.rates(self.net, self.run.rate, self.arm.power)
+        mlp = rf"{LAYERS['mlp']}\..*"
+        groups: dict[float, dict[str, Any]] = {}
+        for name, parameter in self.net.named_parameters():
+            rate = self.run.rate * (self.arm.mlp_rate if re.fullmatch(mlp, name) else 1.0)
+            groups.setdefault(rate, {"params": [], "lr": rate})["params"].append(parameter)
+        return list(groups.values())
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         generator = torch.Generator(self.device).manual_seed(mixed(self.run.seed, self.step))

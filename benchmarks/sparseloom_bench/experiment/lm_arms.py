@@ -45,6 +45,7 @@ class Arm(NamedTuple):
     method: str | None = None
     fits: str | None = None
     power: float = 0.0  # rates are divided by density**power
+    mlp_rate: float = 1.0  # times the rate of all else
     own_steps: bool = True  # of each block, in AdamW
 
 
@@ -57,6 +58,8 @@ ARMS = {
     "all25": Arm("MLP and attention twice as wide, .25", mlp=0.25, attention=0.25, width=2, hidden=1),
     "all125": Arm("MLP and attention 2.9 times as wide, .125", 0.125, 0.125, width=2.9, hidden=0.94),
     "deep50": Arm("MLP and attention .5, twice as deep", mlp=0.5, attention=0.5, depth=2),
+    # the control of -scaled: whether a higher rate is worth as much to a dense MLP
+    "dense-rates": Arm("dense, four times the rate for its MLP", mlp_rate=4),
     # a step as long as dense's
     "mlp25-time": Arm("MLP .25, wider by dense's time", mlp=0.25, hidden=2, fits="hidden"),
     "mlp125-time": Arm("MLP .125, wider by dense's time", mlp=0.125, hidden=3, fits="hidden"),

@@ -150,6 +150,18 @@ def test_the_first_update_after_growth_is_the_formula():
     assert seen["age"] == 1 and seen["grown"] == pytest.approx((total / count) ** 0.5, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    "arm, times", [("dense", 1), ("dense-rates", 4), ("mlp25-scaled", 4), ("mlp25-time-scaled", 4)]
+)
+def test_rates_of_the_mlp_are_those_of_the_arm(arm, times):
+    training = trained(arm, stop=lambda: True)
+    of = {id(each): group["peak"] for group in training.optimizer.param_groups for each in group["params"]}
+    assert of.keys() == {id(each) for each in training.net.parameters()}
+    for name, parameter in training.net.named_parameters():
+        wanted = times if ".up." in name or ".down." in name else 1
+        assert of[id(parameter)] == pytest.approx(wanted, rel=0.02), name
+
+
 @pytest.mark.parametrize("preset, largest", [("small", 60e6), ("base", 60e6)])
 def test_arms_have_the_parameters_that_they_claim(preset, largest):
     """Of the linear layers, on average over the steps; those of dense's time are fitted."""
