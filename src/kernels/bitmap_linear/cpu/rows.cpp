@@ -170,9 +170,31 @@ Row<V> row() {
   return {method.name, Placement::cpu, propose, launch};
 }
 
+template <const Method& method>
+BitmapKernel kernel() {
+  return {method.name,
+          [](const LinearProblem& p, const plan::Machine& machine) { return refuse(method, p, machine); },
+          [](const LinearProblem& p, const plan::Machine& machine) { return predict_us(method, p, machine); },
+          [](const LinearProblem& p) {
+            return cpu::bitmap_workspace(*method.ops, sizes_of(p), p.direction, p.dtype, p.m, p.threads);
+          },
+          [](const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
+            cpu::run_bitmap(*method.ops, args, w, executor);
+          }};
+}
+
 #endif
 
 }  // namespace
+
+std::span<const BitmapKernel> bitmap_kernels() {
+#if defined(__x86_64__)
+  static const BitmapKernel kernels[] = {kernel<kMethods[0]>(), kernel<kMethods[1]>()};
+  return kernels;
+#else
+  return {};
+#endif
+}
 
 std::span<const Row<BitmapLinear>> bitmap_cpu_rows() {
 #if defined(__x86_64__)
