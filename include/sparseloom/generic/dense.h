@@ -118,7 +118,8 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
 inline constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
 /// Bytes of x which every piece reads again, at most; with more, D is one piece, through memory and back:
-/// bf16, 2 MB of x .84 of torch's rate for .73, 28 MB .98 for .91 (Zen 5).
+/// bf16, 6 MB of x .75 of torch's rate for .64, 23 MB .98 for .91; 1 to 4 MB differ less than runs do (Zen
+/// 5).
 inline constexpr std::int64_t kMostReadAgain = std::int64_t{1} << 20;
 
 /// Rows of D that one task writes, unless the layout says how many its unpack writes best. An executor may

@@ -32,7 +32,7 @@ BitmapView bitmap_of(const Semi24View& w, std::byte* room, const Executor& execu
   const std::int64_t bytes = w.position_bytes(), values = w.row_values();
   auto* const bits = reinterpret_cast<std::uint8_t*>(room);
   auto* const crow = reinterpret_cast<std::int32_t*>(room + bytes_of(w));
-  // A core of a Zen 5 writes 16 bytes in some three cycles; memory takes longer.
+  // Memory's rate: 16 bytes are some four cycles of instructions (counted, not measured).
   constexpr double kBytesPerUs = 10e3;
   const Executor threads = runtime::if_worth_it(executor, static_cast<double>(w.rows * bytes) / kBytesPerUs);
   constexpr std::int64_t kRows = generic::kUnpackedRows;

@@ -192,7 +192,7 @@ Semi24Row row_of_bits() {
     const std::int64_t least = p.direction == kForward ? cpu::kExpandTokens : kStripsTokens;
     if (p.m <= least) return {"takes more than {} tokens, the call has {}", least, p.m};
     if (p.stored > std::numeric_limits<std::int32_t>::max()) return "counts stored elements by 32 bits";
-    // Cycles of a Zen 5 for sixteen bytes of bits, beside memory's.
+    // Counted from the instructions for sixteen bytes, not measured.
     constexpr double kCyclesPerByte = 0.25, kCyclesPerUs = 3.7e3, kRegionUs = 5;
     const double bytes = static_cast<double>(p.rows * sizes_of(p).position_bytes());
     const double us = kRegionUs + bytes * kCyclesPerByte / kCyclesPerUs / std::max(1, p.threads);
