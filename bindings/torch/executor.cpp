@@ -18,6 +18,10 @@
 #include "lent_conv.h"
 #include "sparseloom/deterministic.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace sparseloom::binding {
 namespace {
 
@@ -116,13 +120,28 @@ Tensor borrow(const ConstMatrixView& m, int device, bool transposed = false) {
                                   scalar_type_of(m.dtype));
 }
 
+// Whether the CPU has tiles, whatever SPARSELOOM_ISA says: oneDNN does not read it.
+bool has_amx() {
+  static const bool has = [] {
+#if defined(__x86_64__)
+    constexpr unsigned kAmxTile = 1u << 24;
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAmxTile) != 0;
+#else
+    return false;
+#endif
+  }();
+  return has;
+}
+
 // bf16 rows of A on the CPU, copied if necessary so that zeros follow each up to the next multiple of 32
 // columns: oneDNN on AMX (torch 2.13) multiplies the memory there by zero, and a NaN after a row (in the
-// padding of a wider matrix, or in the next token) makes that row NaN.
+// padding of a wider matrix, or in the next token) makes that row NaN. On a Zen 5 without AMX no NaN spread,
+// and the copy took as long as the product, since its pages were new.
 Tensor with_zeros_behind(const ConstMatrixView& m) {
   constexpr std::int64_t kTileColumns = 32;  // bf16 in one row of a tile
   Tensor borrowed = borrow(m, -1);
-  if (m.dtype != DType::bf16 || m.cols % kTileColumns == 0) return borrowed;
+  if (m.dtype != DType::bf16 || m.cols % kTileColumns == 0 || !has_amx()) return borrowed;
   const std::int64_t stride = (m.cols / kTileColumns + 1) * kTileColumns;
   Tensor wide = new_tensor("linear", {m.rows, stride}, borrowed.scalar_type(), -1);
   Tensor padding = torch::stable::narrow(wide, 1, m.cols, stride - m.cols);

@@ -7,6 +7,12 @@
 
 namespace sparseloom {
 
+/// Semi24::unpack, by this machine's vectors.
+template <>
+SPARSELOOM_API void kernels::generic::unpack_rows<Semi24>(const Semi24View& w, const void* values,
+                                                          const MatrixView& dense, std::int64_t begin,
+                                                          std::int64_t end);
+
 /// Forward and dX. LinearOf has plan() and run(); values are [rows, 2 ceil(cols / 4)].
 using Semi24Linear = LinearOf<Semi24>;
 

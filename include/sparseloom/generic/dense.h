@@ -117,6 +117,11 @@ inline void epilogue_pass(const MatmulArgs& args, std::int64_t rows, const Execu
 /// twice and four times as much measured slower.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{1} << 20;
 
+/// Bytes of x which every piece reads again, at most; with more, D is one piece, through memory and back:
+/// bf16, 6 MB of x .75 of torch's rate for .64, 23 MB .98 for .91; 1 to 4 MB differ less than runs do (Zen
+/// 5).
+inline constexpr std::int64_t kMostReadAgain = std::int64_t{1} << 20;
+
 /// Rows of D that one task writes, unless the layout says how many its unpack writes best. An executor may
 /// hand out indices one by one, for which single rows are too little work; 32 rows cut no block of a side up
 /// to 32, and give a layer of 512 rows 16 tasks.
@@ -146,6 +151,7 @@ std::int64_t rows_of_piece(const MatmulArgs& args, const typename L::View& w, in
   if (args.direction != Direction::forward) return L::rows(w);
   const std::int64_t at_once = rows_at_once<L>(w);
   const std::int64_t row_bytes = L::cols(w) * static_cast<std::int64_t>(size_of(args.dtype));
+  if (args.m * row_bytes > kMostReadAgain) return L::rows(w);
   const std::int64_t bytes = kPieceBytes * std::max(2, threads);
   const std::int64_t pieces = std::max<std::int64_t>(1, L::rows(w) * row_bytes / bytes);
   return ((L::rows(w) + pieces - 1) / pieces + at_once - 1) / at_once * at_once;

@@ -2,8 +2,10 @@
 // equal predictions. LinearOf adds `dense` and `reference` after the former.
 #pragma once
 
+#include <cstddef>
 #include <span>
 
+#include "plan/machine.h"
 #include "sparseloom/bitmap_linear.h"
 #include "sparseloom/scaled_of.h"
 
@@ -11,6 +13,18 @@ namespace sparseloom::kernels {
 
 /// Empty on other machines than x86-64.
 std::span<const Row<BitmapLinear>> bitmap_cpu_rows();
+
+/// A kernel of forward and dX, for layouts that write their index as a bitmap in each call.
+struct BitmapKernel {
+  const char* name;
+  Refusal (*refuse)(const LinearProblem& problem, const plan::Machine& machine);
+  double (*predict_us)(const LinearProblem& problem, const plan::Machine& machine);
+  std::size_t (*workspace)(const LinearProblem& problem);
+  void (*run)(const MatmulArgs& args, const BitmapView& w, const Executor& executor);
+};
+
+/// avx512bf16_bitmap and avx512_bitmap. Empty on other machines than x86-64.
+std::span<const BitmapKernel> bitmap_kernels();
 
 /// dW on any machine.
 extern const Row<BitmapLinear> kBitmapDenseDw;

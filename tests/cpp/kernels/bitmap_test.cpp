@@ -87,6 +87,7 @@ TEST(BitmapProducts, AreAccurateWhereSumsAreLong) {
     for (Direction direction : {Direction::forward, Direction::dx})
       check({DType::f32, m, direction == Direction::forward ? 2 : 16384,
              direction == Direction::forward ? 65536 : 70, direction});
+  check({DType::f32, 16384, 5, 70, Direction::dw});
 }
 
 TEST(BitmapProducts, AddUpInShortChains) {

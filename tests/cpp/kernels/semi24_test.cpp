@@ -181,6 +181,12 @@ TEST(Semi24Products, AreAccurateForEverySize) {
         check({dtype, m, rows, cols});
 }
 
+TEST(Semi24Products, AreAccurateForEveryWidth) {
+  for (Direction direction : {Direction::forward, Direction::dx})
+    for (std::int64_t cols = 1; cols <= 33; ++cols)
+      for (std::int64_t m : {5, 18, 32, 70, 130}) check({DType::bf16, m, 21, 64 + cols, direction});
+}
+
 TEST(Semi24Products, OpenOneRegion) {
   for (DType dtype : kDTypes)
     for (std::int64_t m : {1, 12, 16}) {

@@ -59,10 +59,10 @@ void run_bitmap_dw(const BitmapDwOps& ops, const MatmulArgs& args, const BitmapV
   const std::int64_t tasks = tasks_of(
       static_cast<double>(w.rows * w.cols) * (static_cast<double>(args.m) + kKeepTokens) / kTaskProducts,
       executor);
-  constexpr std::int64_t kSteps = 4;
+  constexpr std::int64_t kSteps = 4, kRows = 16 * kBitmapRows;
   in_units(sizes.steps, kSteps, tasks, executor,
            [&](std::int64_t begin, std::int64_t end) { ops.prepare_x(job, begin, end); });
-  in_units(core::round_up(w.rows, kBitmapRows), kBitmapRows, tasks, executor,
+  in_units(core::round_up(w.rows, kBitmapRows), kRows, tasks, executor,
            [&](std::int64_t begin, std::int64_t end) { ops.prepare_dy(job, begin, end); });
   const std::int64_t units = core::ceil_div(w.rows, kBitmapRows);
   const std::int64_t parts = tasks == 1 ? 1 : std::min({units, kPartsOfTask * tasks, Parts::kMost});

@@ -13,8 +13,8 @@ namespace sparseloom::kernels::cpu {
 
 /// Columns of a panel of x, of which a row's 64 bits say what is stored.
 inline constexpr std::int64_t kBitmapDwCols = 64;
-/// Tokens that it takes: x and dY stay in L2 and L3.
-inline constexpr std::int64_t kBitmapDwTokens = 256;
+/// Most bytes of both operands in cells, which are a workspace.
+inline constexpr std::size_t kBitmapDwMostBytes = std::size_t{1} << 26;
 
 /// Both operands in cells of 4 bytes, which hold one token in fp32, or two in bf16.
 struct BitmapDwJob {

@@ -24,8 +24,8 @@ inline constexpr std::int64_t kBitmapMostTokens = 4 * kBitmapTokens;
 inline constexpr bool bitmap_by_tokens(std::int64_t m) {
   return m >= 28 && 6 * ((m + kLineCells - 1) / kLineCells * kLineCells) <= 7 * m;
 }
-/// Elements of W that dX expands into L1 at once; 16 KB.
-inline constexpr std::int64_t kBitmapExpanded = 4096;
+/// Elements of W that dX expands into L1 at once; 32 KB.
+inline constexpr std::int64_t kBitmapExpanded = 8192;
 /// Rows of forward's work items are cut at multiples of this, columns of dX's at the other.
 inline constexpr std::int64_t kBitmapRows = kLineCells, kBitmapCols = 64;
 /// Columns of the widest vector, to which a row of x is padded.

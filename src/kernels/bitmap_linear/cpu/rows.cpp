@@ -48,8 +48,8 @@ constexpr Method kMethods[] = {
      {2.9, 1.5},
      {4.8, 0.6},
      {4, 0.5},
-     {4.5, 0.68},
-     {7, 0.45},
+     {5, 0.54},
+     {5, 0.48},
      [](DType dtype) { return dtype == DType::bf16; }},
     {"avx512_bitmap",
      Isa::avx512,
@@ -59,7 +59,7 @@ constexpr Method kMethods[] = {
      {2.8, 0.6},
      {3.4, 0.6},
      {3.2, 0.78},
-     {5.8, 0.68},
+     {4.5, 0.54},
      {4.6, 0.5},
      takes_floats,
      1.9},
@@ -101,7 +101,8 @@ double cycles(const Method& method, const LinearProblem& p) {
   const double m = static_cast<double>(p.m), rows = static_cast<double>(p.rows),
                cols = static_cast<double>(p.cols);
   if (p.direction == Direction::dw)
-    return rows * cols / method.lanes * (method.of_dw.expand + m * method.of_dw.product) + m * (rows + cols);
+    return rows * cols / method.lanes * (method.of_dw.expand + m * method.of_dw.product) +
+           2 * m * (rows + cols);
   const bool few = p.m <= cpu::kBitmapFewTokens;
   const double passes = std::ceil(m / static_cast<double>(few ? cpu::kBitmapFewTokens : cpu::kBitmapTokens));
   const Costs costs = forward ? (few ? method.few : method.many) : (few ? method.few_dx : method.many_dx);
@@ -138,8 +139,10 @@ Refusal refuse(const Method& method, const LinearProblem& p, const plan::Machine
             runtime::name_of(machine.isa)};
   if (p.direction == Direction::dx && method.ops->dx == nullptr) return "supports forward only";
   if (p.direction == Direction::dw && method.dw == nullptr) return "supports forward and dx only";
-  static_assert(cpu::kBitmapDwTokens == 256);
-  if (p.direction == Direction::dw && p.m > cpu::kBitmapDwTokens) return "multiplies up to 256 tokens for dw";
+  static_assert(cpu::kBitmapDwMostBytes >> 20 == 64);
+  if (p.direction == Direction::dw &&
+      cpu::bitmap_dw_workspace(*method.dw, sizes_of(p), p.m) > cpu::kBitmapDwMostBytes)
+    return "multiplies up to 64 MiB of tokens in cells for dw";
   if (!method.takes(p.dtype)) return {"does not support {}", name_of(p.dtype)};
   if (p.m == 0 || p.rows == 0 || p.cols == 0) return "has nothing to multiply: a size is 0";
   return {};
@@ -170,9 +173,31 @@ Row<V> row() {
   return {method.name, Placement::cpu, propose, launch};
 }
 
+template <const Method& method>
+BitmapKernel kernel() {
+  return {method.name,
+          [](const LinearProblem& p, const plan::Machine& machine) { return refuse(method, p, machine); },
+          [](const LinearProblem& p, const plan::Machine& machine) { return predict_us(method, p, machine); },
+          [](const LinearProblem& p) {
+            return cpu::bitmap_workspace(*method.ops, sizes_of(p), p.direction, p.dtype, p.m, p.threads);
+          },
+          [](const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
+            cpu::run_bitmap(*method.ops, args, w, executor);
+          }};
+}
+
 #endif
 
 }  // namespace
+
+std::span<const BitmapKernel> bitmap_kernels() {
+#if defined(__x86_64__)
+  static const BitmapKernel kernels[] = {kernel<kMethods[0]>(), kernel<kMethods[1]>()};
+  return kernels;
+#else
+  return {};
+#endif
+}
 
 std::span<const Row<BitmapLinear>> bitmap_cpu_rows() {
 #if defined(__x86_64__)

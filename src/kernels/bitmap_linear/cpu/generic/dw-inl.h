@@ -34,8 +34,9 @@ template <class Way>
 void prepare_dw_dy(const cpu::BitmapDwJob& job, std::int64_t begin, std::int64_t end) {
   const MatmulArgs& args = job.args;
   const std::int64_t rows = job.w.rows;
-  for (std::int64_t row = begin; row < end; row += kLanes)
-    for (std::int64_t step = 0; step < job.dy_stride; step += kLanes) {
+  // Rows in the inner loop: a token's are neighbours in dY.
+  for (std::int64_t step = 0; step < job.dy_stride; step += kLanes)
+    for (std::int64_t row = begin; row < end; row += kLanes) {
       Vec cells[kLanes];
       unroll<kLanes>(SPARSELOOM_UNROLLED(i) {
         cells[i.value] = step + i.value < job.steps && row < rows
@@ -52,12 +53,13 @@ template <class Way>
 void dw_rows(const cpu::BitmapDwJob& job, std::int64_t begin, std::int64_t end) {
   using T = typename Way::Value;
   constexpr int kOuter = 4, kVectors = cpu::kBitmapDwCols / kLanes;
-  constexpr std::int64_t kSteps = 64;  // of a panel, 16 KB, which lie in L1 for all rows
+  constexpr std::int64_t kDwRows = 48;  // that read a panel of x from L2 or L3 once, 12 KB of sums
+  constexpr std::int64_t kSteps = 64;   // of a panel, 16 KB, which lie in L1 for all rows
   const std::int64_t bytes = job.w.row_bytes();
-  alignas(64) float tile[cpu::kBitmapRows * cpu::kBitmapDwCols];
-  T* next[cpu::kBitmapRows];
-  for (std::int64_t row = begin; row < end; row += cpu::kBitmapRows) {
-    const std::int64_t rows = std::min(cpu::kBitmapRows, end - row);
+  alignas(64) float tile[kDwRows * cpu::kBitmapDwCols];
+  T* next[kDwRows];
+  for (std::int64_t row = begin; row < end; row += kDwRows) {
+    const std::int64_t rows = std::min(kDwRows, end - row);
     for (std::int64_t r = 0; r < rows; ++r) next[r] = static_cast<T*>(job.args.out) + job.w.crow[row + r];
     for (std::int64_t panel = 0; panel < job.w.cols; panel += cpu::kBitmapDwCols) {
       const float* const x = job.x + panel * job.steps;

@@ -47,6 +47,11 @@ void dx_chunk(const cpu::BitmapJob& job, std::int64_t token, std::int64_t tokens
   const auto* const cells = static_cast<const float*>(job.x) + token * dy_cells;
   std::fill_n(room.sums, size, 0.0f);
   bool begun = false;
+  // No hardware prefetcher knows where the next rows' columns are. So many bytes a row has on average.
+  constexpr std::int64_t kRowsAhead = 8;
+  const std::int64_t of_row = job.w.stored / job.w.rows * std::min(cols, job.w.cols) / job.w.cols *
+                                  static_cast<std::int64_t>(sizeof(T)) +
+                              64;
   for (std::int64_t row = 0; row < job.w.rows; row += at_once) {
     const std::int64_t rows = std::min(at_once, job.w.rows - row);
     if (row > 0 && row % kLongestChain == 0) {
@@ -54,6 +59,12 @@ void dx_chunk(const cpu::BitmapJob& job, std::int64_t token, std::int64_t tokens
       begun = true;
     }
     for (std::int64_t r = row; r < row + rows;) {
+      for (std::int64_t i = 0; i < kRows && r + kRowsAhead + i < job.w.rows; ++i) {
+        const std::int64_t ahead = r + kRowsAhead + i;
+        const auto* const values = reinterpret_cast<const char*>(values_of<T>(job, ahead) + room.next[ahead]);
+        for (std::int64_t byte = 0; byte < of_row; byte += 64) __builtin_prefetch(values + byte);
+        __builtin_prefetch(job.w.bits + ahead * bytes + first * kLanes / 8);
+      }
       const T* p = values_of<T>(job, r) + room.next[r];
       const std::uint8_t* const bits = job.w.bits + r * bytes;
       float* const to = panel + (r - row) / kRows * cols;
