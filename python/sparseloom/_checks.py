@@ -13,7 +13,7 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
@@ -71,6 +71,15 @@ def several(op: str, name: str, values: Any, example: str) -> list[Any]:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise Error(op, f"{name} to be a list", repr(values), f"pass {name}={example}")
     return list(values)
+
+
+def require_mask(
+    op: str, mask: Any, shape: Sequence[int], remedy: str = "pass weight != 0, for example"
+) -> None:
+    """Raises Error unless ``mask`` is a bool tensor of the weight's shape."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != tuple(shape):
+        got = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+        raise Error(op, f"a bool mask {list(shape)}", got, remedy)
 
 
 def require_bool(op: str, name: str, value: Any) -> None:

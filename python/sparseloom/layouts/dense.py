@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .._arguments import named_arguments
-from ..errors import Error
+from .._checks import require_mask
 from .layout import Layout
 from .registry import register
 
@@ -49,9 +48,7 @@ class MaskedDense(Layout):
         """Keeps the elements that ``mask`` names; without one, those that are not zero. Raises Error for a
         mask of another shape or dtype."""
         mask = weight.detach() != 0 if mask is None else mask
-        if mask.dtype != torch.bool or mask.shape != weight.shape:
-            got = f"{mask.dtype} {list(mask.shape)}"
-            raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
+        require_mask(cls.name, mask, weight.shape)
         return cls(*weight.shape, mask=mask)
 
     @classmethod

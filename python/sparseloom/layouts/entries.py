@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import named_arguments
-from .._checks import share, whole
+from .._checks import require_mask, share, whole
 from ..errors import Error
 from ..ops import csr as _csr
 from ..ops.transforms import differentiated, transformed
@@ -93,9 +93,8 @@ class Entries(Layout):
             if weight.is_meta:
                 raise Error(cls.name, "a weight with values", "one on the meta device", "pass mask=")
             mask = weight != 0 if density is None else _largest(cls.name, weight, density)
-        elif mask.dtype != torch.bool or mask.shape != weight.shape:
-            got = f"{mask.dtype} {list(mask.shape)}"
-            raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
+        else:
+            require_mask(cls.name, mask, weight.shape)
         if not mask.is_meta and mask.numel() > MOST:  # else counting is a pass for nothing
             require_countable(cls.name, int(mask.count_nonzero()))
         return cls.of_mask(mask)

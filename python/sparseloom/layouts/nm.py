@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import named_arguments
-from ..errors import Error
+from .._checks import require_mask
 from ..ops import nm
 from .groups import Groups, require_group
 from .registry import register
@@ -38,9 +38,8 @@ class Nm(Groups):
         """
         weight = nm.require_weight("nm", weight)
         require_group("nm", n, m)
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != weight.shape):
-            got = f"{mask.dtype} {list(mask.shape)}"
-            raise Error("nm", f"a bool mask {list(weight.shape)}", got, "pass a sparsifier's select_mask")
+        if mask is not None:
+            require_mask("nm", mask, weight.shape, "pass a sparsifier's select_mask")
         at = nm.largest_positions(weight, n, m) if mask is None else nm.positions(mask, n, m)
         return cls(*weight.shape, positions=at.to(weight.device), n=n, m=m)
 

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from .. import ops, pattern
 from .._arguments import named_arguments
+from .._checks import require_mask
 from ..errors import Error
 from ..ops import semi24
 from ..ops import tiles as tiles_ops
@@ -105,9 +106,7 @@ class Tiles(Layout):
         """Stores the elements in ``mask``: a tile with at most two in each group of four consecutive elements
         of a row as 2:4, any other with some as dense. What else these tiles store is zero, if the weight is:
         see layouts.masked. Raises Error unless ``mask`` is bool [rows, cols]."""
-        if mask.dtype != torch.bool or mask.shape != weight.shape:
-            got = f"{mask.dtype} {list(mask.shape)}"
-            raise Error(cls.name, f"a bool mask {list(weight.shape)}", got, "pass weight != 0, for example")
+        require_mask(cls.name, mask, weight.shape)
         of_group = _tiled(mask.float(), side).unflatten(-1, (-1, 4)).sum(-1).flatten(2).amax(-1)
         kinds = torch.where(of_group > 2, DENSE, torch.where(of_group > 0, HALF, ABSENT))
         return cls._stored(mask.float(), kinds, side)

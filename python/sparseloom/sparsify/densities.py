@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import named_arguments
-from .._checks import not_negative, share
+from .._checks import not_negative, share, whole
 from ..errors import Error
+from ..ops import make_index, plan
 from ..ops.scores import block_scores
-from ..pattern import Block, block_shape
+from ..pattern import Block, Pattern, block_shape
 from .grid import expanded
 from .select import top
 
@@ -84,33 +85,82 @@ def sensitivity(
 
 @named_arguments
 def proposed(
-    scan: Mapping[str, Mapping[float, float]], sizes: Mapping[str, int], density: float
+    scan: Mapping[str, Mapping[float, float]],
+    sizes: Mapping[str, int | Mapping[float, float]],
+    density: float,
 ) -> dict[str, float]:
     """Returns a density for each weight of a ``sensitivity`` scan, so that together they keep at most the
-    share ``density`` of ``sizes`` (elements or blocks of each).
+    share ``density`` of ``sizes``: elements, blocks or bytes of each weight; or, as {density: microseconds}
+    with that of 1.0, what ``times`` returns: then ``density`` is the share of dense's time.
 
-    All start dense; in each turn the weight with the least loss per element saved goes one step sparser.
-    Raises Error if even the sparsest densities of the scan keep more.
+    All start dense; in each turn the weight that loses least for what it saves becomes sparser, by as many
+    steps of the scan as make that least. Raises Error if even the cheapest densities of the scan cost more.
     """
     steps = {name: [(1.0, 0.0), *sorted(scan[name].items(), reverse=True)] for name in scan}
+    costs = {name: _costs(name, sizes[name], [each for each, _ in steps[name]]) for name in scan}
     at = dict.fromkeys(scan, 0)
+    dense = sum(costs[name][0] for name in scan)
 
-    def kept() -> float:
-        return sum(steps[name][at[name]][0] * sizes[name] for name in scan)
+    def left() -> float:
+        return sum(costs[name][at[name]] for name in scan)
 
-    while kept() > density * sum(sizes[name] for name in scan) * (1 + 1e-9):
-        best, lowest_price = "", math.inf
-        for name, i in at.items():
-            if i + 1 < len(steps[name]):
-                (density_now, loss), (density_next, loss_next) = steps[name][i : i + 2]
-                price = (loss_next - loss) / max(1e-12, (density_now - density_next) * sizes[name])
+    while left() > density * dense * (1 + 1e-9):
+        best, lowest_price = ("", 0), math.inf
+        for name, now in at.items():
+            for then in range(now + 1, len(steps[name])):
+                saved = costs[name][now] - costs[name][then]
+                price = (steps[name][then][1] - steps[name][now][1]) / saved if saved > 0 else math.inf
                 if price < lowest_price:
-                    best, lowest_price = name, price
-        if not best:
-            lowest = kept() / max(1, sum(sizes[name] for name in scan))
+                    best, lowest_price = (name, then), price
+        if not best[0]:
+            lowest = left() / max(dense, 1e-12)
             raise Error(_OP, f"a density of at least {lowest:.3g}", repr(density), "scan sparser densities")
-        at[best] += 1
+        at[best[0]] = best[1]
     return {name: steps[name][i][0] for name, i in at.items()}
+
+
+def _costs(name: str, size: int | Mapping[float, float], densities: Sequence[float]) -> list[float]:
+    """Returns what a weight costs at these densities."""
+    if not isinstance(size, Mapping):
+        return [each * size for each in densities]
+    missing = [each for each in densities if each not in size]
+    if missing:
+        got = f"none at {', '.join(f'{each:g}' for each in missing)}"
+        raise Error(_OP, f"the cost of {name} at each density of the scan, and at 1.0", got, "see times()")
+    return [float(size[each]) for each in densities]
+
+
+@named_arguments
+def times(
+    weights: Mapping[str, Tensor],
+    tokens: int,
+    layout: Callable[[Tensor, float], Any],
+    densities: Sequence[float] = (0.5, 0.3, 0.2, 0.1, 0.05),
+) -> dict[str, dict[float, float]]:
+    """Returns {name: {density: microseconds}} of a forward product of ``tokens`` rows with each weight [out,
+    in], on its device and in its dtype, as the plans predict it; 1.0 is torch's product of the dense weight.
+
+    ``layout(weight, density)`` returns the layout, for example ``lambda w, d: layouts.Tiles.from_dense(w,
+    d)``. A product that the plan expects to be slower than dense's counts as much as dense's: leave that
+    layer dense. Raises Error for a number of tokens below 1, and where a plan does not know dense's time.
+    """
+    tokens = whole(_OP, "tokens", tokens, 1)
+    found: dict[str, dict[float, float]] = {}
+    for name, weight in weights.items():
+        rows, cols = weight.shape
+        side = 128  # of dense's time the blocks say the sizes alone
+        all_blocks = torch.ones(-(-rows // side), -(-cols // side), dtype=torch.bool)
+        index = make_index(*Pattern(rows, cols, (side, side), all_blocks).index(), rows, cols, side)
+        of_dense = plan(index, "forward", weight.dtype, tokens, device=weight.device)["dense_copy_us"]
+        if of_dense is None:
+            got = f"{name}: none for {weight.dtype} on {weight.device}"
+            raise Error(_OP, "a plan that knows the time of a dense product", got, "pass sizes in its place")
+        found[name] = {1.0: of_dense}
+        for density in densities:
+            made = layout(weight.detach(), float(density))
+            us = made.plan(tokens, "forward", weight.dtype, False)["predicted_us"]
+            found[name][float(density)] = min(us, of_dense)
+    return found
 
 
 @named_arguments

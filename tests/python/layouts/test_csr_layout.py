@@ -148,6 +148,7 @@ def test_too_many_elements_are_an_error_without_memory():
         (torch.ones(3), {}, "a strided weight"),
         (torch.ones(2, 2).to_sparse_csr(), {}, "from_torch takes"),
         (torch.ones(2, 2), {"mask": torch.ones(2, 2)}, "a bool mask"),
+        (torch.ones(2, 2), {"mask": 0.5}, r"a bool mask \[2, 2\], got 0.5"),
         (torch.ones(2, 2), {"mask": torch.ones(2, 2).bool(), "density": 0.5}, "mask or density"),
         (torch.ones(2, 2), {"density": 1.5}, "density in"),
         (torch.ones(2, 2, device="meta"), {}, "a weight with values"),

@@ -47,3 +47,38 @@ def test_a_scan_prunes_one_weight_at_a_time_and_its_proposal_spares_the_sensitiv
     assert found == {"needed": 1.0, "other": 0.25}
     with pytest.raises(Error, match=r"at least 0.25"):
         S.densities.proposed(scan, {"needed": 64, "other": 64}, 0.1)
+
+
+def test_a_budget_of_time_goes_where_time_is_saved():
+    scan = {"slow": {0.5: 1.0, 0.25: 2.0}, "fast": {0.5: 1.0, 0.25: 1.5}}
+    costs = {"slow": {1.0: 100.0, 0.5: 99.0, 0.25: 20.0}, "fast": {1.0: 100.0, 0.5: 60.0, 0.25: 55.0}}
+    # slow's first step saves next to nothing, and both steps at once save most for what they lose
+    assert S.densities.proposed(scan, costs, 0.7) == {"slow": 0.25, "fast": 1.0}
+    assert S.densities.proposed(scan, costs, 0.5) == {"slow": 0.25, "fast": 0.5}
+    never = {"slow": {1.0: 1.0, 0.5: 1.0, 0.25: 1.2}, "fast": {1.0: 1.0, 0.5: 0.5, 0.25: 0.5}}
+    assert S.densities.proposed(scan, never, 0.75) == {"slow": 1.0, "fast": 0.5}
+    with pytest.raises(Error, match=r"at least 0.75"):
+        S.densities.proposed(scan, never, 0.7)
+    with pytest.raises(Error, match=r"the cost of slow .* at 1.0.*none at 1, 0.25"):
+        S.densities.proposed(scan, {**costs, "slow": {0.5: 3.0}}, 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_times_are_those_of_the_plans_and_at_most_denses(dtype):
+    weights = {"wide": torch.randn(256, 1024, dtype=dtype), "odd": torch.randn(70, 130, dtype=dtype)}
+    found = S.densities.times(weights, 64, Tiles.from_dense, (0.5, 0.1))
+    assert [list(each) for each in found.values()] == [[1.0, 0.5, 0.1]] * 2
+    assert all(0 < us <= each[1.0] for each in found.values() for us in each.values())
+
+    class Planned:
+        def __init__(self, us):
+            self.us = us
+
+        def plan(self, *call):
+            assert call == (64, "forward", dtype, False)
+            return {"predicted_us": self.us}
+
+    found = S.densities.times(weights, 64, lambda w, d: Planned(1e-3 if d < 0.2 else 1e12), (0.5, 0.1))
+    assert all(each[0.1] == 1e-3 and each[0.5] == each[1.0] for each in found.values())
+    with pytest.raises(Error, match="tokens"):
+        S.densities.times(weights, 0, Tiles.from_dense)
