@@ -90,6 +90,16 @@ TEST(BitmapProducts, AreAccurateWhereSumsAreLong) {
   check({DType::f32, 16384, 5, 70, Direction::dw});
 }
 
+// A pass has 256 tokens of 65536 columns, or 512 of dX of 16384 rows.
+TEST(BitmapProducts, TakeManyTokensInPasses) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    CsrCase c{dtype, 300, 2, 65536, Direction::forward};
+    c.bias = c.residual = true;
+    check(c);
+    for (std::int64_t m : {514, 600}) check({dtype, m, 16384, 5, Direction::dx});
+  }
+}
+
 TEST(BitmapProducts, AddUpInShortChains) {
   CsrInstance instance({DType::f32, 64, 2, 65536, Direction::forward});
   const std::int64_t full = 1, begin = instance.crow[full];

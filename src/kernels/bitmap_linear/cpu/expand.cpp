@@ -36,6 +36,29 @@ struct Places {
   }
 };
 
+/// Tokens of a pass: x as it is multiplied, and by tokens again, takes 64 MiB at most or as much as the
+/// fewest tokens do, and every pass of a kernel is whole.
+std::int64_t tokens_of_pass(const BitmapView& w, Direction direction) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 26;
+  const std::int64_t depth = direction == Direction::forward ? w.cols : w.rows;
+  const std::int64_t fit = kMostBytes / (2 * kCellBytes * core::round_up(depth, kBitmapVector));
+  return std::max(kBitmapMostTokens, fit / kBitmapMostTokens * kBitmapMostTokens);
+}
+
+/// The arguments of some tokens.
+MatmulArgs tokens_from(const MatmulArgs& args, std::int64_t begin, std::int64_t count) {
+  const auto size = static_cast<std::int64_t>(size_of(args.dtype)),
+             out_size = static_cast<std::int64_t>(size_of(args.a_scale ? args.out_dtype : args.dtype));
+  MatmulArgs some = args;
+  some.m = count;
+  some.a = static_cast<const std::byte*>(args.a) + begin * args.a_stride * size;
+  some.out = static_cast<std::byte*>(args.out) + begin * args.out_stride * out_size;
+  if (args.residual != nullptr)
+    some.residual = static_cast<const std::byte*>(args.residual) + begin * args.residual_stride * out_size;
+  if (args.a_scale_each) some.a_scale = args.a_scale + begin;
+  return some;
+}
+
 /// Tasks worth starting for m tokens.
 std::int64_t tasks_for(const BitmapView& w, std::int64_t m, const Executor& executor) {
   // Expanding an element costs as much as multiplying it with some tokens.
@@ -79,15 +102,7 @@ std::int64_t copy_tail(const MatmulArgs& args, const BitmapView& w, std::byte* c
   return row;
 }
 
-}  // namespace
-
-std::size_t bitmap_workspace(const BitmapOps& ops, const BitmapView& w, Direction direction, DType dtype,
-                             std::int64_t m, std::int64_t threads) {
-  return static_cast<std::size_t>(Places(ops, w, direction, dtype, m, threads).end);
-}
-
-void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
-  ops.runs->add();
+void run_pass(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
   const bool forward = args.direction == Direction::forward;
   const Places places(ops, w, args.direction, args.dtype, args.m, std::max(1, executor.num_threads));
   const std::int64_t tasks = tasks_for(w, args.m, executor), depth = forward ? w.cols : w.rows;
@@ -138,6 +153,26 @@ void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& 
       ops.dx(job, cols.begin * kBitmapCols, std::min(cols.end * kBitmapCols, w.cols), room);
     }
   });
+}
+
+}  // namespace
+
+std::size_t bitmap_workspace(const BitmapOps& ops, const BitmapView& w, Direction direction, DType dtype,
+                             std::int64_t m, std::int64_t threads) {
+  const std::int64_t most = tokens_of_pass(w, direction);
+  const auto bytes = [&](std::int64_t tokens) {
+    return static_cast<std::size_t>(Places(ops, w, direction, dtype, tokens, threads).end);
+  };
+  // The last pass may have fewer tokens, whose sums are of more columns.
+  return m <= most ? bytes(m) : std::max(bytes(most), bytes(m % most));
+}
+
+void run_bitmap(const BitmapOps& ops, const MatmulArgs& args, const BitmapView& w, const Executor& executor) {
+  ops.runs->add();
+  const std::int64_t most = tokens_of_pass(w, args.direction);
+  if (args.m <= most) return run_pass(ops, args, w, executor);
+  for (std::int64_t token = 0; token < args.m; token += most)
+    run_pass(ops, tokens_from(args, token, std::min(most, args.m - token)), w, executor);
 }
 
 }  // namespace sparseloom::kernels::cpu
