@@ -70,8 +70,10 @@ def test_plans_say_that_they_follow_nominal_rates_and_do_not_go_dense(determinis
     model = nn.Sequential(nn.Linear(256, 256))
     sparsify_(model, {".*": InLayout("csr", density=0.5)})
     assert model[0].plan(512)["kernel"] not in ("dense", "reference")
-    # no sparse kernel takes dX of 2:4 for so many tokens
-    assert Semi24Linear(256, 256).plan(5000, "dx")["kernel"] == "dense"
+    # where no sparse kernel takes dX of 2:4 for so many tokens, which those of AVX-512 do
+    plan = Semi24Linear(256, 256).plan(5000, "dx")
+    can = {each["kernel"] for each in plan["candidates"] if not each["refusal"]} - {"dense", "reference"}
+    assert plan["kernel"] in (can or {"dense"})
 
 
 def test_the_switch_takes_effect_at_once_and_ends():
