@@ -31,6 +31,7 @@ def semi24_part(records: list[Record]) -> str:
     measured."""
     products = [record for record in records if record["op"] == "semi24"]
     pruned = [record for record in records if record["op"] == "semi24_prune"]
+    trained = [record for record in records if record["op"] == "semi24_train" and "error" not in record]
     parts = []
     if products:
         parts.append(table(HEAD, [product_row(record) for record in products]))
@@ -44,6 +45,35 @@ def semi24_part(records: list[Record]) -> str:
                 ["prune and pack", "of", "us", "torch us", "at most"], [pruned_row(each) for each in pruned]
             )
         )
+    parts += [step_part(each) for each in trained]
+    return "\n\n".join(parts)
+
+
+def step_part(record: Record) -> str:
+    """Shows a layer's training step by every way, with the peers' versions and what kept one away."""
+    names = {"dense": "dense", "ours": "Semi24Training", "ours_refreshed": "with a new mask in each step"}
+    burst = {
+        "dense": record["dense_us"], "ours": record["us"]["median"], "ours_refreshed": record["refreshed_us"],
+        **record["peers"],
+    }  # fmt: skip
+    loaded = record["sustained"]["us"]
+    rows = []
+    for way, us in burst.items():
+        how = names.get(way, f"{way}'s 2:4 training, a new mask in each step")
+        if way in record["eager"]:
+            how += ", eager"
+        times = record["dense_us"] / us, loaded["dense"] / loaded[way]
+        rows.append([how, f"{us:.0f}", *(f"{each:.2f}" for each in times)])
+    head = [
+        "forward and backward, {m} x {k} x {n}, packed in each step".format(**record),
+        "us",
+        "over dense",
+        "under load",
+    ]
+    parts = [table(head, rows)]
+    if record["peer_version"]:
+        parts.append(f"Both peers multiply by cuSPARSELt {record['peer_version']}.")
+    parts += [f"{name} did not run: {why}." for name, why in record["peers_absent"].items()]
     return "\n\n".join(parts)
 
 

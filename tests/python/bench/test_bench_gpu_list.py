@@ -28,7 +28,7 @@ def test_the_committed_list_holds_the_table_of_speedups() -> None:
     listed = groups.gpu_cells()
     assert len(set(listed)) == len(listed)
     assert {name: len(groups.gpu_cells([name])) for name in groups.GROUPS} == {
-        "forward": 45, "dx": 45, "dw": 20, "decode": 40, "patterns": 10, "masks": 50, "fp8": 14, "tf32": 30,
+        "forward": 45, "dx": 45, "dw": 20, "decode": 40, "patterns": 10, "masks": 59, "fp8": 14, "tf32": 30,
         "fp32": 15, "layers": 60, "others": 108,
     }  # fmt: skip
     promised = [cell for cell in listed if goals.goal(cell)]

@@ -15,7 +15,7 @@ from sweep_stand import sweep, tiny_problems, written
 from sparseloom.ops import semi24 as _semi24
 from sparseloom_bench.bench import semi24
 from sparseloom_bench.bench.cells import DENSE_COPY
-from sparseloom_bench.bench.gpu import jobs, semi24_group, semi24_peers, table, targets
+from sparseloom_bench.bench.gpu import jobs, semi24_group, semi24_peers, semi24_training, table, targets
 from sparseloom_bench.bench.gpu.operands import DENSE, Reference
 from sparseloom_bench.bench.gpu.semi24_operands import Semi24Operands
 from sparseloom_bench.bench.sweep import cpu, problems, record, summary
@@ -60,7 +60,7 @@ def test_operands_and_reference_agree_with_the_library(cell: semi24.Cell) -> Non
 
 
 def test_the_cells_are_those_that_have_goals() -> None:
-    assert len(semi24_group.CELLS) == 20 and len(jobs.choose(["semi24"], [])) == 25
+    assert len(semi24_group.CELLS) == 20 and len(jobs.choose(["semi24"], [])) == 26
     large = [cell for cell, goal in semi24_group.CELLS.items() if goal.cusparselt]
     assert {(cell.m, cell.k, cell.n) for cell in large} == {*semi24_group.LARGE, *semi24_group.MORE}
     names = [job.name for job in jobs.choose(["semi24"], [])]
@@ -73,10 +73,18 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = stand_in(monkeypatch)
     monkeypatch.setattr(jobs, "extras", lambda: [job for job in real() if job.group == "semi24"])
     monkeypatch.setattr(semi24_group, "Replay", Stand)
+    monkeypatch.setattr(semi24_training, "Replay", Stand)
+    monkeypatch.setattr(semi24_training, "SHAPE", (24, 64, 32))
     monkeypatch.setattr(semi24_group, "plan_of", lambda operands: operands.plan())
-    monkeypatch.setattr(semi24_group, "in_turn", lambda replays, rounds: {
-        name: [each.burst() for _ in range(rounds)] for name, each in replays.items()
-    })  # fmt: skip
+    for module in (semi24_group, semi24_training):
+        monkeypatch.setattr(module, "in_turn", lambda replays, rounds: {
+            name: [each.burst() for _ in range(rounds)] for name, each in replays.items()
+        })  # fmt: skip
+    ways = semi24_training.WAYS | {
+        "dense weight": lambda linear: linear,
+        "torch": semi24_training.WAYS["ours"],
+    }
+    monkeypatch.setattr(semi24_training, "WAYS", ways)
     monkeypatch.setattr(semi24_group, "SIDE", 32)
     monkeypatch.setattr(semi24_group, "_torchs", lambda weight: weight.clone())
     goals = dict.fromkeys((TINY[0], TINY[3]), semi24_group.Goal(1e9, 1e9))
@@ -93,12 +101,23 @@ def test_the_group_runs_checks_and_says_what_it_misses(
     (path,) = tmp_path.glob("*/gpu-semi24.json")
     found = json.loads(path.read_text())["records"]
     products = [each for each in found if each["op"] == "semi24"]
-    assert len(found) == 7 and [each["dtype"] for each in products] == ["bf16", "int8"]
+    assert len(found) == 8 and [each["dtype"] for each in products] == ["bf16", "int8"]
     for each in products:
         assert each["tile_excess"] <= 1 and each["same_bits"] and each["candidates"]
         assert (
             each["peer"] == "right" and each["sustained"]["over_peer"] > 0 and "none" in each["peers_absent"]
         )
+    (trained,) = (each for each in found if each["op"] == "semi24_train")
+    assert list(trained["peers"]) == ["torch"] and {*trained["relative_error"]} == {
+        "ours",
+        "ours_refreshed",
+        "torch",
+    }
+    assert (
+        "another weight" in trained["peers_absent"]["dense weight"]
+        and "xformers" in trained["peers_absent"]["xformers"]
+    )
+    assert trained["sustained"]["us"].keys() == {"dense", "ours", "ours_refreshed", "torch"}
     pruned = [each for each in found if each["op"] == "semi24_prune"]
     assert all(each["same_bits"] for each in pruned)
     assert [each["name"] for each in pruned if each["torch_us"]] == [
@@ -106,7 +125,9 @@ def test_the_group_runs_checks_and_says_what_it_misses(
     ]
     assert "semi24-bf16-24x64x48" in capsys.readouterr().out
     missed = targets.semi24_below(found)
-    assert sum("of dense, target" in each for each in missed) == 2
+    assert sum("of dense, target 1e+09" in each for each in missed) == 2
+    trained["speedup"] = 1.0
+    assert any("semi24-train" in each and "(speedup)" in each for each in targets.semi24_below([trained]))
     assert sum("of cusparselt, target" in each for each in missed) == 2
     rows = [table.semi24_row(each) for each in [*found, {"op": "semi24", "error": "x"}]]
     assert {len(row) for row in rows} == {len(table.HEAD)}

@@ -114,8 +114,8 @@ def masks() -> list[Cell]:
     ]
     found += [cell for m in (65, 96, 128, 192) for cell in of("forward", (m, *MLP_UP), 32, (0.25,), both)]
     found += [cell for m in (128, 512) for cell in of("forward", (m, *MLP_UP), 16, many)]
-    found += of("forward dx dw", RAGGED, 64, (0.5,), ("balanced",))
-    found += of("forward dx dw", RAGGED, 32, (0.25, 0.5), ("balanced",))
+    for block in (64, 32):
+        found += of("forward dx dw", RAGGED, block, (0.1, 0.25, 0.5), ("balanced",))
     found += [cell for block in (64, 32) for cell in of("dx", (2048, 5120, 13824), block, many)]
     found += of("dw", (4096, 14336, 4096), 32, (0.25,)) + of("dw", SQUARE, 16, (0.2,), ("balanced",))
     return list(dict.fromkeys(found))

@@ -11,7 +11,16 @@ from sparseloom.errors import Error
 from sparseloom.ops import semi24
 
 from ..cells import SUITES, Cell
-from . import attention_blocks, attention_group, batches, host, semi24_group, topology, training
+from . import (
+    attention_blocks,
+    attention_group,
+    batches,
+    host,
+    semi24_group,
+    semi24_training,
+    topology,
+    training,
+)
 from .device import alive
 from .goals import DENSITIES
 from .groups import GROUPS, gpu_cells
@@ -94,9 +103,11 @@ def extras() -> list[Job]:
 
 
 def semi24_jobs() -> list[Job]:
-    """Returns the jobs of 2:4 weights: products, and pruning with packing of W alone and with W^T."""
+    """Returns the jobs of 2:4 weights: products, a layer's training step, and pruning with packing of W alone
+    and with W^T."""
     group = semi24_group
     made = [_extra(group.GROUP, group.fields(cell), partial(group.measure, cell)) for cell in group.CELLS]
+    made.append(_extra(group.GROUP, semi24_training.fields(), semi24_training.measure))
     ways = [(method, both) for method in semi24.METHODS for both in (False, True)]
     return made + [
         _extra(group.GROUP, group.pruning_fields(*way), lambda settings, way=way: group.prune(settings, *way))  # type: ignore[misc]

@@ -87,6 +87,11 @@ def semi24_row(record: dict[str, Any]) -> list[str]:
         most, torchs = record["most_us"], record["torch_us"]
         beside = "" if torchs is None else f"{torchs:.1f} torch"
         return [wrong, us, "", "", "" if most is None else f"{most:g} us", "", beside, "", ""]
+    if record["op"] == "semi24_train":
+        speedups = f"{record['speedup']:.2f}", f"{record['least']['speedup']:g}"
+        loaded, peers = f"{record['sustained']['speedup']:.2f}", record["peers"].items()
+        beside = ", ".join(f"{peer:.1f} {name}" for name, peer in peers)
+        return ["step", us, f"{record['dense_us']:.1f}", *speedups, loaded, beside, "", ""]
     wrong = "" if record["tile_excess"] <= 1 else f" WRONG x{record['tile_excess']:.3g}"
     peer = "" if record["peer"] is None else f"{record['peers'][record['peer']]:.1f} {record['peer']}"
     figures = f"{record['speedup']:.2f}", f"{record['goal']['dense']:g}"

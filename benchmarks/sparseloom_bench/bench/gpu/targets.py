@@ -141,6 +141,14 @@ def semi24_below(records: Iterable[Record]) -> list[str]:
                     f"{name_of(record)}: {record['us']['median']:.1f} us, target {record['most_us']:g}"
                 )
             continue
+        if record["op"] == "semi24_train":
+            figures = (record["speedup"], "speedup"), (record["sustained"]["speedup"], "sustained")
+            sentences += [
+                f"{name_of(record)}: {found:.2f}x of dense, target {record['least'][what]:g}x ({what})"
+                for found, what in figures
+                if found < record["least"][what]
+            ]
+            continue
         for other, found in (("dense", record["speedup"]), ("cusparselt", record["over_peer"])):
             least = record["goal"][other]
             if found is not None and least is not None and found < least:
