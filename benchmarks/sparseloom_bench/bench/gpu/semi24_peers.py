@@ -16,7 +16,8 @@ from .semi24_operands import Semi24Operands
 
 
 def version() -> str:
-    """Returns cuSPARSELt's version, such as "0.8.0"; "none" where torch has none."""
+    """Returns the cuSPARSELt that torch was built with, such as "0.8.0", "none" where torch has none; it is
+    not asked of the library that was loaded."""
     number = torch.backends.cusparselt.version()
     return "none" if number is None else f"0.{number // 100}.{number % 100}"
 
