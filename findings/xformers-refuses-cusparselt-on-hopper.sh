@@ -5,7 +5,7 @@
 # compares the version with (6, 0, 0). torch 2.11 has 0.8.0, so the answer is no on every H100 and H200, and the
 # call ends in an AssertionError without a message (seen on an H200 with torch 2.11.0+cu130). On compute capability 8.0 the answer is yes.
 #
-# Whom it hurts: who trains 2:4 weights on Hopper; the other backend, CUTLASS, is for compute capability 8.
+# Whom it hurts: whoever trains 2:4 weights by this backend on Hopper.
 #
 # No GPU is needed: torch's answers about the device and about cuSPARSELt are put in before the module is imported.
 # Prints what it saw. Exits 0 while this holds, 1 when it no longer does.

@@ -4,6 +4,7 @@ training and xformers'."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,16 +61,18 @@ def _torchs(linear: nn.Linear) -> Module:
     return lambda x: F.linear(x, _Straight.apply(linear.weight))
 
 
-def _xformers(linear: nn.Linear) -> Module:
+def _xformers(linear: nn.Linear, backend: str) -> Module:
     from xformers.ops import sparsify24  # type: ignore[import-not-found]
 
-    return lambda x: F.linear(x, sparsify24(linear.weight, gradient="ste", backend="cusparselt"))
+    return lambda x: F.linear(x, sparsify24(linear.weight, gradient="ste", backend=backend))
 
 
 #: Each takes the layer whose weight it multiplies with, and returns what is called with x. All but ``OURS``
 #: choose the mask anew in each call.
 WAYS: dict[str, Callable[[nn.Linear], Module]] = {
-    OURS: _layer, REFRESHED: _refreshed, "torch": _torchs, "xformers": _xformers,
+    OURS: _layer, REFRESHED: _refreshed, "torch": _torchs,
+    "xformers, cuSPARSELt": partial(_xformers, backend="cusparselt"),
+    "xformers, CUTLASS": partial(_xformers, backend="cutlass"),
 }  # fmt: skip
 
 
