@@ -55,7 +55,7 @@ EMPTY = {
     "docs/nmg.md": {"nmg": "No result files yet: `sparseloom bench nmg` writes them."},
     "docs/performance.md": {"headlines": MISSING},
     "docs/results_targets.md": {"cpu-goals": NO_CPU_GOALS, "goals": NO_GOALS, "limits": NO_PROFILE},
-    "docs/semi24.md": {
+    "docs/results_semi24.md": {
         "gpu": NO_SEMI24,
         "cpu": "No result files yet: `sparseloom bench semi24` writes them.",
     },
@@ -78,7 +78,7 @@ def add_gpu(parts: Parts, name: str, runs: list[Record]) -> None:
         whole = merged(measured, caption)
         parts["docs/results_targets.md", "goals"].append(f"### {name}\n\n{goals_part(whole['records'])}")
         if products := semi24_part(whole["records"]):
-            parts["docs/semi24.md", "gpu"].append(f"{name}:\n\n{products}")
+            parts["docs/results_semi24.md", "gpu"].append(f"{name}:\n\n{products}")
         if line := goals_line(whole["records"]):
             parts["docs/performance.md", "headlines"].append(f"- {name}: {line}")
     if trained := [run for run in runs if is_models(run)]:
@@ -128,7 +128,7 @@ def add_conv(parts: Parts, name: str, runs: list[Record]) -> None:
 def add_semi24(parts: Parts, name: str, runs: list[Record]) -> None:
     """Adds the 2:4 products of few tokens that were measured on one CPU."""
     for run in filter(is_semi24_cpu, runs):
-        parts["docs/semi24.md", "cpu"].append(f"{name}:\n\n{semi24_cpu_part(run)}")
+        parts["docs/results_semi24.md", "cpu"].append(f"{name}:\n\n{semi24_cpu_part(run)}")
 
 
 def add_demo(parts: Parts, runs: list[Record]) -> None:

@@ -1,4 +1,4 @@
-"""Makes docs/semi24.md's tables: of the GPU group `semi24` (bench/results/<gpu>/gpu*.json), and of few tokens
+"""Makes docs/results_semi24.md's tables: of the GPU group `semi24` (bench/results/<gpu>/gpu*.json), and of few tokens
 on CPUs (bench/results/<cpu>/semi24_cpu*.json)."""
 
 from typing import Any
