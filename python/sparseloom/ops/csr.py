@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import flops, operators
 from .fakes import fake
-from .operators import PLAN_CHOOSES, activation_code, row_of, run
+from .operators import activation_code, row_of, run
 from .plans import asked, dtype_name, ordinal
 
 _LINEAR = operators.overload("csr_linear")
@@ -24,27 +24,28 @@ _DW = operators.overload("csr_dw")
 
 def linear(
     x: Tensor, values: Tensor, crow: Tensor, col: Tensor, bias: Tensor | None, strict: bool = False,
-    activation: str | None = None, residual: Tensor | None = None,
+    activation: str | None = None, residual: Tensor | None = None, kernel: str = "",
 ) -> Tensor:  # fmt: skip
     """Returns act(x W^T + bias) + residual as [..., rows] of x [..., cols]; without gradients, as the other
-    products here. ``strict`` forbids the dense and reference kernels of each."""
-    options = bias, activation_code("linear", activation), residual, PLAN_CHOOSES, strict
+    products here. Of each, ``strict`` forbids the dense and reference kernels, and ``kernel`` forces a
+    candidate by name."""
+    options = bias, activation_code("linear", activation), residual, row_of(kernel), strict
     y: Tensor = run(_LINEAR, x, values, crow, col, *options)
     return y
 
 
 def dx(
     dy: Tensor, values: Tensor, crow: Tensor, col: Tensor, cols: int, by_column: Tensor | None = None,
-    strict: bool = False,
+    strict: bool = False, kernel: str = "",
 ) -> Tensor:  # fmt: skip
     """Returns dY W as [..., cols] of dy [..., rows]."""
-    result: Tensor = run(_DX, dy, values, crow, col, by_column, cols, PLAN_CHOOSES, strict)
+    result: Tensor = run(_DX, dy, values, crow, col, by_column, cols, row_of(kernel), strict)
     return result
 
 
-def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False) -> Tensor:
+def dw(dy: Tensor, x: Tensor, crow: Tensor, col: Tensor, strict: bool = False, kernel: str = "") -> Tensor:
     """Returns dY^T X at the stored elements, [stored]."""
-    gradient: Tensor = run(_DW, dy, x, crow, col, PLAN_CHOOSES, strict)
+    gradient: Tensor = run(_DW, dy, x, crow, col, row_of(kernel), strict)
     return gradient
 
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/backwards.h"
+#include "kernels/bitmap_linear/rows.h"
 #include "kernels/csr_case.h"
 #include "kernels/long_sums.h"
 #include "sparseloom/bitmap_linear.h"
@@ -74,6 +75,25 @@ void check(const CsrCase& c) {
     EXPECT_EQ(out.bytes, run(instance, bits.w, each.kernel, threads).bytes) << each.kernel << " " << c.text();
   }
 }
+
+#if defined(__x86_64__)
+// A machine that halves vectors of 512 bits takes bf16 twice as long, and gradients longer.
+TEST(BitmapPredictions, CountHalvedVectors) {
+  LinearProblem p;
+  p.dtype = DType::bf16, p.m = 256, p.rows = p.cols = 2048, p.stored = 1 << 20, p.threads = 2;
+  plan::Machine whole;
+  whole.isa = runtime::Isa::avx512_bf16 | runtime::Isa::avx512_vbmi2;
+  whole.rates.f32_avx2 = 120e9, whole.rates.f32_avx512 = 240e9, whole.rates.copy_bytes = 60e9;
+  plan::Machine halved = whole;
+  halved.rates.f32_avx512 = 120e9;
+  for (const kernels::BitmapKernel& kernel : kernels::bitmap_kernels())
+    for (const Direction direction : {Direction::forward, Direction::dx}) {
+      p.direction = direction;
+      const double times = kernel.predict_us(p, halved) / kernel.predict_us(p, whole);
+      EXPECT_NEAR(times, direction == Direction::forward ? 2 : 2.3, 0.05) << kernel.name;
+    }
+}
+#endif
 
 TEST(BitmapProducts, AreAccurateForEverySize) {
   for (DType dtype : {DType::f32, DType::f16, DType::bf16})

@@ -66,6 +66,28 @@ TEST(GemmRate, OfAFastProductIsThatOfTheWholeShape) {
   EXPECT_EQ(calls.largest, 2.0 * 512 * 2048 * 2048);
 }
 
+void note_sums_over_tokens(void* context, const Gemm& product) {
+  const ConstMatrixView &a = product.a, &b = product.b;
+  EXPECT_TRUE(product.a_transposed && !product.b_transposed);
+  EXPECT_EQ(a.rows, b.rows);  // tokens
+  EXPECT_EQ(a.cols, product.c.rows);
+  EXPECT_EQ(b.cols, product.c.cols);
+  static_cast<Calls*>(context)->largest =
+      std::max(static_cast<Calls*>(context)->largest, static_cast<double>(product.c.rows * b.cols * a.rows));
+}
+
+TEST(GemmRate, OfDwIsThatOfASumOverTheTokens) {
+  Calls calls;
+  Executor executor;
+  executor.context = &calls;
+  executor.gemm = note_sums_over_tokens;
+  Problem p = backward_of_2048();
+  p.direction = Direction::dw;
+  p.m = 130, p.rows = 1030, p.cols = 520;
+  EXPECT_GT(gemm_rate(p, executor), 0);
+  EXPECT_EQ(calls.largest, 128.0 * 1024 * 512);
+}
+
 // Two of three calls wait for a thread that comes late, as beside busy processes.
 void late(void* context, const Gemm& product) {
   static int calls = 0;

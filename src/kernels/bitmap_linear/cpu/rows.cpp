@@ -7,6 +7,7 @@
 #include "kernels/bitmap_linear/cpu/dw.h"
 #include "kernels/bitmap_linear/cpu/expand.h"
 #include "kernels/generic/scaled_rows.h"
+#include "kernels/shared/cost/halved.h"
 #include "plan/machine.h"
 #include "sparseloom/generic/reference.h"
 
@@ -88,12 +89,13 @@ constexpr Method kScaledMethod{"avx512vnni_bitmap",
                                [](DType dtype) { return dtype == DType::i8; }};
 
 /// How many times a Zen 5's cycles this machine takes: avx512_bitmap gained 1.4 over avx2_bitmap on an
-/// Emerald Rapids, which AMX tells, and 2.6 on a Zen 5. A Zen 4 halves vectors, which its rates tell.
-double slower(const Method& method, const plan::Machine& machine) {
-  if (method.with_amx == 1) return 1;
+/// Emerald Rapids, which AMX tells, and 2.6 on a Zen 5. Gradients lose more where vectors are halved: they
+/// store more of them (fitted to a Zen 4, as is forward).
+double slower(const Method& method, Direction direction, const plan::Machine& machine) {
+  if (!method.needs.has(Isa::avx512)) return 1;
   if (machine.isa.has(Isa::amx)) return method.with_amx;
-  const MachineRates& rates = machine.rates;
-  return rates.f32_avx512 > 0 ? std::max(1.0, 2 * rates.f32_avx2 / rates.f32_avx512) : 1;
+  const double share = direction == Direction::forward ? 1 : direction == Direction::dx ? 1.3 : 1.1;
+  return 1 + share * (halved_vectors(machine.rates) - 1);
 }
 
 double cycles(const Method& method, const LinearProblem& p) {
@@ -118,7 +120,7 @@ double predict_us(const Method& method, const LinearProblem& p, const plan::Mach
   const double bytes = static_cast<double>(p.stored) * static_cast<double>(size_of(p.dtype)) +
                        static_cast<double>(p.rows * p.cols) / 8;
   const double memory = kMemoryShareOfCopy * (rates.copy_bytes > 0 ? rates.copy_bytes : 50e9);
-  const double us = std::max(cycle_us * slower(method, machine) * cycles(method, p),
+  const double us = std::max(cycle_us * slower(method, p.direction, machine) * cycles(method, p),
                              1e6 * std::max(0.0, bytes - kResidentBytes) / memory);
   const double tasks = std::clamp(us / kWorthUs, 1.0, static_cast<double>(std::max(1, p.threads)));
   return kCallUs + us / tasks + (tasks > 1 ? kForkUs : 0);

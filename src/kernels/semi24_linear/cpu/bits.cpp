@@ -68,9 +68,10 @@ void unpack_rows<Semi24>(const Semi24View& w, const void* values, const MatrixVi
         const std::int64_t cols = std::min(kColumns, w.cols - col), bytes = (cols + 7) / 8;
         cpu::bits_of_positions_avx2(w.positions + row * w.position_bytes() + col / 8, bytes, bits);
         if (col + cols == w.cols && w.groups() % 2 == 1) bits[bytes - 1] &= cpu::kOneGroup;
-        const BitmapView piece{1, cols, 0, bits, kFirst};
-        const auto* const from =
-            static_cast<const std::byte*>(values) + (row * w.row_values() + col / 2) * size;
+        const std::int64_t first = row * w.row_values() + col / 2;
+        // all values behind it, so that whole vectors are read
+        const BitmapView piece{1, cols, w.rows * w.row_values() - first, bits, kFirst};
+        const auto* const from = static_cast<const std::byte*>(values) + first * size;
         const MatrixView to{static_cast<std::byte*>(dense.data) + (row * dense.stride + col) * size,
                             dense.dtype, 1, cols, dense.stride};
         cpu::kBitmapMovesVbmi2.unpack(piece, from, to, 0, 1);
