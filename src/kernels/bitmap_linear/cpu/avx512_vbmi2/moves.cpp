@@ -69,22 +69,22 @@ template <class Vector>
 void unpack_as(const BitmapView& w, const void* values, const MatrixView& dense, std::int64_t begin,
                std::int64_t end) {
   using Element = typename Vector::Element;
-  // Up to here a whole vector of values can be read.
-  const Element* const last = static_cast<const Element*>(values) + w.stored - Vector::kColumns;
   for (std::int64_t row = begin; row < end; ++row) {
     const Element* from = static_cast<const Element*>(values) + w.crow[row];
+    std::int64_t left = w.stored - w.crow[row];  // values from here on: whole vectors of them can be read
     Element* const to = static_cast<Element*>(dense.data) + row * dense.stride;
     each_vector<Vector>(
         w, row, [&](std::int64_t col, auto lanes, auto bits) __attribute__((always_inline)) {
           const int stored = std::popcount(bits);
-          const __m512i read =
-              from <= last ? _mm512_loadu_si512(from) : Vector::load(first_lanes<Vector>(stored), from);
+          const __m512i read = left >= Vector::kColumns ? _mm512_loadu_si512(from)
+                                                        : Vector::load(first_lanes<Vector>(stored), from);
           const __m512i spread = Vector::expand(bits, read);
           if (lanes == static_cast<typename Vector::Mask>(~typename Vector::Mask{0}))
             _mm512_storeu_si512(to + col, spread);
           else
             Vector::store(to + col, lanes, spread);
           from += stored;
+          left -= stored;
         });
   }
 }
