@@ -1,5 +1,5 @@
-"""Makes docs/results_semi24.md's tables: of the GPU group `semi24` (bench/results/<gpu>/gpu*.json), and of few tokens
-on CPUs (bench/results/<cpu>/semi24_cpu*.json)."""
+"""Makes docs/results_semi24.md's tables: of the GPU group `semi24` (bench/results/<gpu>/gpu*.json), and of
+few tokens on CPUs (bench/results/<cpu>/semi24_cpu*.json)."""
 
 from typing import Any
 
