@@ -72,7 +72,7 @@ def step_part(record: Record) -> str:
     ]
     parts = [table(head, rows)]
     if record["peer_version"]:
-        parts.append(f"torch was built with cuSPARSELt {record['peer_version']}.")
+        parts.append(f"With cuSPARSELt {record['peer_version']}.")
     parts += [f"{name} did not run: {why}." for name, why in record["peers_absent"].items()]
     return "\n\n".join(parts)
 

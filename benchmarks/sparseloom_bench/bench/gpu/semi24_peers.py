@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,10 +18,21 @@ from .semi24_operands import Semi24Operands
 
 
 def version() -> str:
-    """Returns the cuSPARSELt that torch was built with, such as "0.8.0", "none" where torch has none; it is
-    not asked of the library that was loaded."""
-    number = torch.backends.cusparselt.version()
-    return "none" if number is None else f"0.{number // 100}.{number % 100}"
+    """Returns the version that the loaded cuSPARSELt says of itself, such as "0.8.0"; "none" where torch has
+    none. torch tells that which it was built with (findings/torch-cusparselt-version-is-of-its-build.sh)."""
+    if torch.backends.cusparselt.version() is None:
+        return "none"
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    loaded = next((line.split()[-1] for line in maps if "libcusparseLt" in line), None)
+    for of in (None, loaded):  # one that was preloaded is in the global scope, and is the one that is called
+        library = ctypes.CDLL(of)
+        if hasattr(library, "cusparseLtGetProperty"):
+            number, parts = ctypes.c_int(), []
+            for part in range(3):  # major, minor, patch
+                library.cusparseLtGetProperty(part, ctypes.byref(number))
+                parts.append(str(number.value))
+            return ".".join(parts)
+    return "unknown"
 
 
 def _floats(operands: Semi24Operands) -> None:
